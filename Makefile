@@ -12,7 +12,7 @@ NIGHT ?= nightly
 NIGHTLY ?= test-slow test-release test-browser check-conformance fuzz-night check-tables
 NOT_OTHERS := not slow and not release and not browser and not frameworks
 SUITE = $(BIN)/pytest -q -n $(JOBS) --dist worksteal $(if $(BROWSER),--browser=$(BROWSER))
-GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py tests/transforms/test_goldens.py
+GOLDENS := tests/compiler/test_passes.py tests/compiler/test_thesis.py tests/spatial/lowering/test_tile_lowering.py tests/transforms/test_goldens.py
 # Stores the tables that a benchmark prints for the pages, with STORE=1: names of the tables, `-` for none of them.
 stored = $(if $(STORE),| $(BIN)/python benchmarks/store.py $(1))
 PLANTED = $(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
@@ -58,8 +58,8 @@ goldens: $(READY)  ## write the texts of passes in tests/golden anew; look at th
 	rm -rf tests/golden
 	$(BIN)/pytest -q --update-golden $(GOLDENS)
 
-zoo-table: $(READY)  ## write tests/zoo_table.json anew: instructions, bytes, crossbars, time of every model; the commit says why
-	$(BIN)/python -m tests.zoo_table --jobs $(JOBS)
+zoo-table: $(READY)  ## write tests/models/zoo_table.json anew: instructions, bytes, crossbars, time of every model; the commit says why
+	$(BIN)/python -m tests.models.zoo_table --jobs $(JOBS)
 
 fuzz: $(READY)  ## the whole fuzz campaign, hours; FUZZ="programs --count 1000 --seed 5" for a part of it
 	$(BIN)/python -m tests.fuzz --long --jobs $(JOBS) $(FUZZ)
@@ -91,7 +91,7 @@ replay: $(READY)  ## what the working tree compiles against BASE=COMMIT, byte fo
 	$(BIN)/python -m tests.replay $(or $(BASE),HEAD) --jobs $(JOBS) $(REPLAY)
 
 notebook: $(READY)  ## run the notebook and store what it prints
-	$(BIN)/python -m tests.notebook examples/tour.ipynb --update
+	$(BIN)/python -m tests.project.notebook examples/tour.ipynb --update
 
 lint: $(READY)  ## ruff and pyright
 	$(BIN)/ruff check .

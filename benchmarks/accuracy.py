@@ -24,8 +24,8 @@ sys.path.insert(0, str(ROOT))
 import raptor
 from models.trained import MODEL, DigitImages, load_images
 from raptor.common.errors import RaptorError
-from validator.load import load_output
-from validator.run import run_program
+from validator.execution.run import run_program
+from validator.load.output_directory import load_output
 
 FORMS: Mapping[str, Mapping[str, Any] | None] = {
     "float": None,

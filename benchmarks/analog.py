@@ -23,8 +23,8 @@ sys.path.insert(0, str(ROOT))
 import raptor
 from models.trained import BINARY_MODEL, MODEL, load_images
 from raptor.target.device_file import load_device
+from validator.accuracy.accuracy_report import AccuracyPoint, AccuracyReport
 from validator.accuracy.measure import measure_accuracy
-from validator.accuracy.report import AccuracyPoint, AccuracyReport
 
 BINARY = "binary"
 """The separately trained network with weights and activations 1 and -1, which is not quantised here."""

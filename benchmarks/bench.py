@@ -26,7 +26,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(ROOT))
 import models
-from raptor.common.option_values import DEFAULT_STRATEGY
+from raptor.common.options.option_values import DEFAULT_STRATEGY
 
 _SAMPLE = 100_000
 _PRODUCTS = 20_000

@@ -19,8 +19,8 @@ from measure import ROOT
 sys.path.insert(0, str(ROOT))
 import models
 import raptor
-from raptor.analysis.explain import TimeBounds, explain
-from raptor.common.option_values import Objective
+from raptor.common.options.option_values import Objective
+from raptor.compiler.analysis.explain import TimeBounds, explain
 
 MODELS = (
     "resnet18",

@@ -14,7 +14,7 @@ from measure import ROOT
 
 sys.path.insert(0, str(ROOT))
 import raptor
-from raptor.analysis.explain import MappingExplanation, explain
+from raptor.compiler.analysis.explain import MappingExplanation, explain
 
 
 def explain_block(name: str, cores: int, folder: Path) -> tuple[str, MappingExplanation]:

@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raptor.explore import driver, tables, workers
-from raptor.explore.jobs import EvaluationJob, EvaluationRecord
-from raptor.explore.page import render_study_page
-from raptor.explore.study import read_study
+from raptor.tools.explore import study_driver
+from raptor.tools.explore.evaluation import worker_pool
+from raptor.tools.explore.evaluation.evaluation_jobs import EvaluationJob, EvaluationRecord
+from raptor.tools.explore.results import result_tables
+from raptor.tools.explore.results.study_page import render_study_page
+from raptor.tools.explore.study.study_file import read_study
 
 STUDY = """
 objectives = {{ latency_ns = "min", energy_pj = "min", xbars = "min" }}
@@ -47,7 +49,7 @@ def evaluate_formula(job: EvaluationJob) -> EvaluationRecord:
     )
 
 
-def evaluate_here(_: Any, jobs: Sequence[EvaluationJob], __: workers.JobLimits, done: Any) -> None:
+def evaluate_here(_: Any, jobs: Sequence[EvaluationJob], __: worker_pool.JobLimits, done: Any) -> None:
     """Replaces `workers.evaluate_all`: evaluates the jobs in this process, by `formula`."""
     for index, job in enumerate(jobs):
         done(index, evaluate_formula(job))
@@ -59,7 +61,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--sampler", default="nsga2")
     given = parser.parse_args()
-    workers.evaluate_all = evaluate_here
+    worker_pool.evaluate_all = evaluate_here
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "model").write_bytes(b"")
@@ -67,14 +69,14 @@ def main() -> None:
         path.write_text(STUDY.format(trials=given.trials, sampler=given.sampler))
         study = read_study(path)
         times: list[float] = []
-        driver.run_study(
+        study_driver.run_study(
             study, lambda p: times.append(time.perf_counter()) if len(p.outcomes) == p.count - 160 else None
         )
         per_trial_ms = 1000 * (time.perf_counter() - times[0]) / 160
         print(f"{given.sampler}: {per_trial_ms:.1f} ms a trial at {given.trials} trials")
         begin = time.perf_counter()
-        outcomes = driver.read_outcomes(study)
-        rows = tables.flatten_report(tables.make_study_report(study, outcomes))
+        outcomes = study_driver.read_outcomes(study)
+        rows = result_tables.flatten_report(result_tables.make_study_report(study, outcomes))
         page = render_study_page(study, outcomes, rows)
         print(f"page: {len(page.encode()) / 1e6:.1f} MB in {time.perf_counter() - begin:.1f} s")
 

@@ -23,7 +23,7 @@ from rich.table import Table
 sys.path.insert(0, str(ROOT))
 import models
 import raptor
-from raptor.analysis.explain import explain
+from raptor.compiler.analysis.explain import explain
 from validator.simulate.builtin import simulate
 
 REFERENCE, ROWS = "raptor", "rows"

@@ -18,8 +18,8 @@ import json, sys
 from pathlib import Path
 import raptor
 from raptor.common import collector
-from raptor.common.beside import Beside
-from raptor.driver import Driver
+from raptor.common.process.forked_task import Beside
+from raptor.compiler.pass_driver import Driver
 model, out, stages, streams, weights, options = sys.argv[1:]
 with collector.seldom(), Beside() as beside:
     driver = Driver(beside=beside)

@@ -22,10 +22,10 @@ sys.path.insert(0, str(ROOT))
 import models
 import raptor
 from raptor.options import ModelInputs
-from raptor.quantise import Policy
-from raptor.quantise.choice import QuantisationChoice
-from raptor.quantise.narrow import find_weighted_layers
-from raptor.quantise.static import CalibratedModel, CalibrationRequest, calibrate_model
+from raptor.tools.quantise import Policy
+from raptor.tools.quantise.mixed_precision import find_weighted_layers
+from raptor.tools.quantise.options import QuantisationChoice
+from raptor.tools.quantise.static_quantisation import CalibratedModel, CalibrationRequest, calibrate_model
 
 CELL_BITS, SIDE, WRITE_US, PRODUCT_US = 4, 256, 56.0, 1.4
 """The engine of the publication: crossbars of 256 x 256 cells of 4 bits; time of a write, and of a product per bit."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import raptor
-from raptor.analysis.explain import explain
 from raptor.common.errors import RaptorError
+from raptor.compiler.analysis.explain import explain
 
 MODELS = (
     "vit_tiny_patch16_224",

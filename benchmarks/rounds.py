@@ -22,10 +22,10 @@ import onnx
 import models
 import raptor
 from raptor.common.errors import CapacityError
-from raptor.common.option_values import CUTS, DEFAULT_STRATEGY
-from raptor.frontend.segments.units import divide_into_units
+from raptor.common.options.option_values import CUTS, DEFAULT_STRATEGY
+from raptor.compiler.rounds.range_estimate import RangeEstimates
+from raptor.frontend.segments.cut_points import divide_into_units
 from raptor.options import ModelInputs
-from raptor.rounds.ranges import RangeEstimates
 from raptor.target import arch as architectures
 from raptor.target.device_file import load_device
 from raptor.transforms.choose_recipes import RequantMethod

@@ -25,12 +25,12 @@ sys.path.insert(0, str(ROOT))
 import models
 import raptor
 from models.trained import MODEL, load_images
-from raptor.explore import driver
-from raptor.explore.front import compute_hypervolume, objective_matrix, pareto_front
-from raptor.explore.points import digest_values
-from raptor.explore.proposing import PointProposer
-from raptor.explore.study import Study, read_study
-from raptor.explore.trials import TrialOutcome
+from raptor.tools.explore import study_driver
+from raptor.tools.explore.evaluation.trial_outcomes import TrialOutcome
+from raptor.tools.explore.point_sampling import PointProposer
+from raptor.tools.explore.results.pareto_front import compute_hypervolume, objective_matrix, pareto_front
+from raptor.tools.explore.study.search_space import digest_values
+from raptor.tools.explore.study.study_file import Study, read_study
 
 Floats = npt.NDArray[np.float64]
 SAMPLERS = ("random", "nsga2", "tpe")
@@ -100,7 +100,7 @@ def main() -> None:
     given = parser.parse_args()
     question = QUESTIONS[given.question]
     study = prepare_study(question, given.folder)
-    known = {digest_values(o.trial.point): o for o in driver.run_study(study)}
+    known = {digest_values(o.trial.point): o for o in study_driver.run_study(study)}
     best = pareto_front(study, list(known.values()))
     console = Console()
     feasible = sum(o.is_feasible for o in known.values())

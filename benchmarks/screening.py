@@ -3,7 +3,7 @@
 Gradient boosting learns the logarithm of a figure from the parameters. Every value of every parameter is left out in
 turn, as an estimator must order points that it has not seen. Told for the values left out: rank correlation (Spearman),
 and how much worse the best of the first five points is than the best of all; the same for the nearest neighbours, for
-the closed formula that the mapping goes by (`raptor.mapping.estimate`), and for five points at random.
+the closed formula that the mapping goes by (`raptor.mapping.time_estimate`), and for five points at random.
 """
 
 import argparse
@@ -19,16 +19,17 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(ROOT))
-from raptor import frontend, pipeline
-from raptor.common.option_values import DEFAULT_STRATEGY
-from raptor.driver import Driver
-from raptor.explore.driver import read_outcomes
-from raptor.explore.jobs import EvaluationJob, load_simulated_chip
-from raptor.explore.planning import make_job
-from raptor.explore.points import ParameterValue, StudyParameter
-from raptor.explore.study import read_study
-from raptor.mapping.estimate import TimeEstimate, estimate_times
+from raptor import frontend
+from raptor.common.options.option_values import DEFAULT_STRATEGY
+from raptor.compiler import pipeline
+from raptor.compiler.pass_driver import Driver
 from raptor.mapping.strategies import STRATEGIES
+from raptor.mapping.time_estimate import TimeEstimate, estimate_times
+from raptor.tools.explore.evaluation.evaluation_jobs import EvaluationJob, load_simulated_chip
+from raptor.tools.explore.evaluation.job_planning import make_job
+from raptor.tools.explore.study.search_space import ParameterValue, StudyParameter
+from raptor.tools.explore.study.study_file import read_study
+from raptor.tools.explore.study_driver import read_outcomes
 from raptor.transforms.choose_recipes import RequantMethod
 
 Floats = npt.NDArray[np.float64]

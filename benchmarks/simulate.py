@@ -22,7 +22,7 @@ from rich.table import Table
 sys.path.insert(0, str(ROOT))
 import models
 from raptor.target.isa import Records
-from validator.programs import read_program
+from validator.program.pimsim_program import read_program
 from validator.simulate import builtin
 from validator.simulate.pimsim import simulate_with_pimsim as run_pimsim
 
@@ -103,7 +103,7 @@ def _command(name: str, out: Path, repeat: int) -> Run:
         command = [
             sys.executable,
             "-c",
-            "import raptor.cli.app; raptor.cli.app.main()",
+            "import raptor.tools.cli.app; raptor.tools.cli.app.main()",
             name,
             str(out),
             "-q",

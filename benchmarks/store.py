@@ -18,7 +18,7 @@ from itertools import chain
 from measure import ROOT
 
 sys.path.insert(0, str(ROOT))
-from docgen import figures
+from docgen import stored_figures
 
 TableLines = list[list[str]]
 """Cells of each line of a table; the first line is the heading."""
@@ -38,10 +38,10 @@ def main() -> int:
 
 def store_table(name: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Replaces the cells of a stored table by new measurements, with the date of today and the current commit."""
-    figures.write_table(name, stamp_table(replace(figures.read_table(name), columns=columns, rows=rows)))
+    stored_figures.write_table(name, stamp_table(replace(stored_figures.read_table(name), columns=columns, rows=rows)))
 
 
-def stamp_table(measured: figures.StoredTable) -> figures.StoredTable:
+def stamp_table(measured: stored_figures.StoredTable) -> stored_figures.StoredTable:
     """Returns a table with the date of today and the commit that is checked out."""
     command = ["git", "rev-parse", "--short=7", "HEAD"]
     commit = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()

@@ -20,22 +20,22 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from raptor.pipeline import rewrite_and_map
+from raptor.compiler.pipeline import rewrite_and_map
 
 sys.path.insert(0, str(ROOT))
 import models
 import raptor
 from raptor import frontend
+from raptor.compiler.pipeline import prepare_graph
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision, LineFlow
-from raptor.mapping.file import make_mapping_file
 from raptor.mapping.knobs import TuningKnobs
+from raptor.mapping.mapping_file import make_mapping_file
 from raptor.mapping.strategies import rows_strategy
-from raptor.pipeline import prepare_graph
 from raptor.target.arch import Target, load
-from validator.programs import read_program
-from validator.simulate import cycle_model, simulated_chip
-from validator.simulate.work import compute_least_work
+from validator.program.pimsim_program import read_program
+from validator.simulate.analysis.core_work import compute_least_work
+from validator.simulate.cycle import cycle_model, simulated_chip
 
 FEWEST_CORES, ALL_CORES = "fewest", "all"
 CORE_SHARES = {FEWEST_CORES: 0.0, ALL_CORES: 1.0}

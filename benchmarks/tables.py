@@ -20,7 +20,7 @@ from measure import ROOT
 
 sys.path.insert(0, str(ROOT))
 import models
-from docgen import figures as stored
+from docgen import stored_figures as stored
 from raptor.target.arch import load
 
 NAMES = {

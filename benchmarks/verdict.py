@@ -81,7 +81,7 @@ def _rules(tried: Any, *, wrong: bool) -> Iterator[dict[str, Any]]:
     """Yields a line for the unchanged program, with all tensors, then a line per change that affects its outputs."""
     from dataclasses import replace
 
-    from validator.judging import tally_samples
+    from validator.judge.judge_program import tally_samples
 
     yield {"defect": RIGHT, **_judged(tried)}
     if not wrong:
@@ -103,7 +103,7 @@ def _rules(tried: Any, *, wrong: bool) -> Iterator[dict[str, Any]]:
 
 def _replayed(tried: Any, runs: Mapping[int, Any]) -> Any:
     """Returns the samples with other results."""
-    from validator.samples import SampleRuns
+    from validator.judge.sample_runs import SampleRuns
 
     class Replayed(SampleRuns):
         def run(self, number: int) -> Any:
@@ -115,8 +115,8 @@ def _replayed(tried: Any, runs: Mapping[int, Any]) -> Any:
 
 def _judged(tried: Any) -> dict[str, Any]:
     """Returns for each rule whether it passes, with the figures that decided."""
-    from validator.compare import compare_tensor
-    from validator.judging import judge_tensors, tally_samples
+    from validator.judge.comparison import compare_tensor
+    from validator.judge.judge_program import judge_tensors, tally_samples
 
     tallies = tally_samples(tried)
     scales = {s: float(t.largest.max(initial=0)) or 1.0 for s, t in tallies.items()}
@@ -140,8 +140,8 @@ def _judged(tried: Any) -> dict[str, Any]:
 def _own(tried: Any, scales: Mapping[Any, float]) -> bool:
     """Returns True if errors above the tolerance are at most 4 times onnxruntime's own, both against float64."""
     from raptor.output import files
-    from validator.compare import absolute_errors
-    from validator.float64 import NoFloat64Error, load_float64
+    from validator.judge.comparison import absolute_errors
+    from validator.model.float64 import NoFloat64Error, load_float64
 
     try:
         exact = load_float64(tried.program.folder / files.MODEL, tried.golden.constants)
@@ -158,11 +158,11 @@ def _own(tried: Any, scales: Mapping[Any, float]) -> bool:
 
 def _samples(out: Path, *, inputs: Mapping[str, Any] | None = None, layers: bool = True, most: int = 100) -> Any:
     """Returns the samples that `validate` would run, at most `most`."""
-    from validator.golden import load_golden_model
-    from validator.load import load_output
+    from validator.execution.run import UNLIMITED
+    from validator.judge.sample_runs import SampleRuns, count_quick_samples
+    from validator.load.output_directory import load_output
+    from validator.model.golden import load_golden_model
     from validator.options import ValidationSettings
-    from validator.run import UNLIMITED
-    from validator.samples import SampleRuns, count_quick_samples
 
     program = load_output(out)
     numbers = range(1 if inputs else min(most, count_quick_samples(program, "numba")))
@@ -226,12 +226,12 @@ def _suite_case(case: Any, folder: Path) -> Any:
     """Compiles a case; inputs that the backend compiles as constants become constants of the model."""
     from onnx import numpy_helper
 
-    from raptor import backend
-    from raptor.frontend.versions import upgrade_opset
+    from raptor.frontend.proto.opset_conversion import upgrade_opset
+    from raptor.integrations import onnx_backend
     from tests.pipeline import compile_to_fit
 
     arrays, _ = case.data_sets[0]
-    rep, model = backend.prepare(case.model), upgrade_opset(case.model)
+    rep, model = onnx_backend.prepare(case.model), upgrade_opset(case.model)
     rep.run(list(arrays))
     values = dict(zip([v.name for v in model.graph.input], map(np.asarray, arrays), strict=False))
     bound = {name: values.pop(name) for name in rep.bound}

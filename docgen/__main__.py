@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from docgen.everything import generate_files
+from docgen.generated_files import generate_files
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -4,12 +4,12 @@ import io
 
 from docgen import schema_table
 from docgen.markdown import GENERATED_NOTE, format_code, format_table
-from raptor.analysis.arch_figures import compute_chip_figures
-from raptor.cli.arch_view import show_figures
-from raptor.common.console import LiteralConsole
+from raptor.common.terminal.console import LiteralConsole
+from raptor.compiler.analysis.peak_figures import compute_chip_figures
 from raptor.target import arch as architectures
-from raptor.target.arch.schema import ArchFile
-from raptor.target.arch.sources import PRESET_SOURCES
+from raptor.target.arch.pimsim_schema import ArchFile
+from raptor.target.arch.preset_sources import PRESET_SOURCES
+from raptor.tools.cli.arch_view import show_figures
 
 PAGE_HEAD = f"""# Architecture files
 

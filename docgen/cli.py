@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import raptor.cli.app
+import raptor.tools.cli.app
 from docgen.markdown import GENERATED_NOTE, format_code, format_table
 
 COMMAND_ORDER = ("models", "quantize", "inspect", "compile", "validate", "simulate", "check", "arch")
@@ -26,7 +26,7 @@ The examples of this page work in an empty directory, from top to bottom.
 
 
 def render_page() -> str:
-    group = _commands(raptor.cli.app.build_commands())
+    group = _commands(raptor.tools.cli.app.build_commands())
     names = [*(name for name in COMMAND_ORDER if name in group), *(name for name in group if name not in COMMAND_ORDER)]
     return "\n".join([HEAD, *(_section(f"raptor {name}", group[name]) for name in names)])
 

@@ -4,9 +4,8 @@ import inspect
 
 from pydantic import BaseModel
 
-from docgen import schema_table
+from docgen import json_schemas, schema_table
 from docgen.markdown import GENERATED_NOTE
-from raptor import schemas
 from raptor.output import files
 
 HEAD = f"""# JSON files, field by field
@@ -18,10 +17,10 @@ are not JSON, are in [files of an output directory](files.md). `arch.json` has [
 
 
 def render_page() -> str:
-    return "\n".join([HEAD, *(_file(n, m) for n, m in schemas.FILE_CLASSES.items() if n != files.ARCH)])
+    return "\n".join([HEAD, *(_file(n, m) for n, m in json_schemas.FILE_CLASSES.items() if n != files.ARCH)])
 
 
 def _file(name: str, model: type[BaseModel]) -> str:
-    schema = schemas.schema_file_name(name)
+    schema = json_schemas.schema_file_name(name)
     body = schema_table.format_model(model, level=3)
     return inspect.cleandoc(f"## {name}\n\nSchema: [{schema}](../schemas/{schema})") + f"\n\n{body}"

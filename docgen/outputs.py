@@ -1,9 +1,8 @@
 """Writes docs/reference/outputs.md: the JSON that commands write, field by field."""
 
-from docgen import schema_table
+from docgen import json_schemas, schema_table
 from docgen.markdown import GENERATED_NOTE
-from raptor import schemas
-from raptor.target.arch.schema import ArchFile
+from raptor.target.arch.pimsim_schema import ArchFile
 
 HEAD = f"""# JSON of commands, field by field
 
@@ -21,11 +20,11 @@ goes to a file, or with `--json -` to standard output, which then contains nothi
 
 
 def render_page() -> str:
-    return "\n".join([HEAD, *map(_command, schemas.COMMAND_CLASSES)])
+    return "\n".join([HEAD, *map(_command, json_schemas.COMMAND_CLASSES)])
 
 
 def _command(name: str) -> str:
-    model, schema = schemas.COMMAND_CLASSES[name], schemas.command_schema_file(name)
+    model, schema = json_schemas.COMMAND_CLASSES[name], json_schemas.command_schema_file(name)
     head = f"## raptor {name}\n\nSchema: [{schema}](../schemas/{schema})\n\n"
     if model is ArchFile:
         return f"{head}The [architecture file](architecture.md) itself, as pimsim-nn reads it, which has no version.\n"

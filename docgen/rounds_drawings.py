@@ -5,12 +5,12 @@ from pathlib import Path
 
 import models
 import raptor
-from docgen.compiled import PassRecorder
+from docgen.recorded_passes import PassRecorder
 from docgen.svg import PALETTE, SvgDrawing
-from raptor.mapping.chip_numbers import renumber_decision
-from raptor.mapping.crossing import estimate_traffic
+from raptor.mapping.multichip.chip_numbering import renumber_decision
+from raptor.mapping.multichip.traffic_estimate import estimate_traffic
 from raptor.output.writer import ProgramArtifacts
-from validator.simulate.reloading import ReloadingFigures
+from validator.simulate.weight_reloading import ReloadingFigures
 
 WRITES, RUNS, BESIDE = PALETTE[1], PALETTE[0], "#bbb"
 BATCHES = (1, 4, 16, 64, 256, 1024)

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 
 import models
-from raptor.session import InferenceSession
+from raptor.integrations.onnxruntime_session import InferenceSession
 
 
 def classify(session: Any, images: list[Any]) -> list[int]:

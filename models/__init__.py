@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, cast
 if TYPE_CHECKING:
     import onnx
 
-    from models.builder import ModelBuilder, Tensor
+    from models.model_builder import ModelBuilder, Tensor
 
     Topology = Callable[Concatenate[ModelBuilder, ...], Tensor | Sequence[Tensor]]
 
@@ -69,7 +69,7 @@ class ModelSpec:
 
     def build(self, *, seed: int = 0, **options: Value) -> onnx.ModelProto:
         """Builds the model: opset 17, IR 8, batch 1. On one machine, equal arguments give equal bytes."""
-        from models.builder import ModelBuilder
+        from models.model_builder import ModelBuilder
 
         seed, values = _parse_seed(seed), self.parse(options)
         text = ", ".join(f"{name}={value}" for name, value in values.items())
@@ -78,7 +78,7 @@ class ModelSpec:
 
     def count_parameters(self, **options: Value) -> int:
         """Counts trainable parameters (no running means or variances) from shapes alone, without drawing weights."""
-        from models.builder import ModelBuilder
+        from models.model_builder import ModelBuilder
 
         builder = ModelBuilder(self.name, seed=None)
         self._topology()(builder, **self.parse(options))
@@ -145,11 +145,13 @@ _HEAD = Option("reduce_mean", ("reduce_mean", "global_average_pool"), "operator 
 _POOL = Option("average", ("average", "max"), "kind of both pooling layers")
 
 _SPECS = (
-    ModelSpec("mlp", "perceptron 784-256-128-10, 1x784, 0.24 M parameters", "models.small:mlp", _options(10)),
+    ModelSpec(
+        "mlp", "perceptron 784-256-128-10, 1x784, 0.24 M parameters", "models.small_classifiers:mlp", _options(10)
+    ),
     ModelSpec(
         "lenet5",
         "LeNet-5 with Relu, 1x1x28x28, 0.06 M parameters",
-        "models.small:lenet5",
+        "models.small_classifiers:lenet5",
         _options(10, pool=_POOL),
     ),
     ModelSpec(
@@ -245,13 +247,13 @@ _SPECS = (
     ModelSpec(
         "mlp3",
         "OCC's perceptron of three layers, 1x256, 0.20 M parameters",
-        "models.small:mlp3",
+        "models.small_classifiers:mlp3",
         {"features": _count(256, "size of every layer")},
     ),
     ModelSpec(
         "wavenet_cell",
         "WaveNet cell of OCC, 1x32x256, 0.01 M parameters",
-        "models.sequences:wavenet_cell",
+        "models.sequence_models:wavenet_cell",
         {
             "samples": _count(256, "length of the sequence"),
             "dilation": _count(2, "samples between both taps"),
@@ -262,7 +264,7 @@ _SPECS = (
     ModelSpec(
         "lstm",
         "LSTM and classifier, 1x16x64, 0.03 M parameters",
-        "models.sequences:lstm",
+        "models.sequence_models:lstm",
         {
             "steps": _count(16, "length of the sequence"),
             "features": _count(64, "inputs of a step"),

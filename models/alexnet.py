@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.builder import ModelBuilder, Tensor, scale_channels
+from models.model_builder import ModelBuilder, Tensor, scale_channels
 
 # Channels, kernel, stride, pad; whether a pool follows.
 _CONVS = (

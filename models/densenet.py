@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.builder import ModelBuilder, Tensor, scale_channels
+from models.model_builder import ModelBuilder, Tensor, scale_channels
 
 _DEPTHS = (6, 12, 24, 16)
 _GROWTH = 32

@@ -5,7 +5,7 @@ It has BatchNorm after each convolution, no LRN, 3x3 where the paper's third bra
 
 from __future__ import annotations
 
-from models.builder import ModelBuilder, Tensor, scale_channels
+from models.model_builder import ModelBuilder, Tensor, scale_channels
 
 # Channels of each inception module: 1x1; 3x3 reduce, 3x3; 5x5 reduce, 5x5; pool projection.
 _STAGES = (

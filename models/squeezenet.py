@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.builder import ModelBuilder, Tensor, scale_channels
+from models.model_builder import ModelBuilder, Tensor, scale_channels
 
 # Squeeze channels of fire2 to fire9; each expand has four times as many. A pool precedes fire2, fire4 and fire6.
 _FIRES = {2: 16, 3: 16, 4: 32, 5: 32, 6: 48, 7: 48, 8: 64, 9: 64}

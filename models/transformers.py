@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from models.builder import ModelBuilder, Tensor
+from models.model_builder import ModelBuilder, Tensor
 
 
 def vit_tiny(b: ModelBuilder, *, image_size: int, depth: int, dim: int, heads: int, classes: int) -> Tensor:

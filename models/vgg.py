@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.builder import ModelBuilder, Tensor, scale_channels
+from models.model_builder import ModelBuilder, Tensor, scale_channels
 
 _CHANNELS = (64, 128, 256, 512, 512)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.builder import ABSENT, ModelBuilder, Tensor, scale_channels
+from models.model_builder import ABSENT, ModelBuilder, Tensor, scale_channels
 
 
 def tiny_yolo_v4(b: ModelBuilder, *, image_size: int, classes: int, width: float) -> list[Tensor]:

@@ -22,20 +22,20 @@ from raptor.common.errors import (
 )
 
 if TYPE_CHECKING:
-    from raptor import backend as backend
     from raptor import device as device
-    from raptor import jax as jax
-    from raptor import session as session
-    from raptor import torch as torch
-    from raptor.analysis.inspection import inspect
     from raptor.api import (
         Program,
         compile,
         load,
         simulate,
     )
-    from raptor.quantise import Quantisation, quantize
-    from raptor.search.mixed import search_policy
+    from raptor.compiler.analysis.inspection import inspect
+    from raptor.integrations import jax as jax
+    from raptor.integrations import onnx_backend as onnx_backend
+    from raptor.integrations import onnxruntime_session as onnxruntime_session
+    from raptor.integrations import torch as torch
+    from raptor.tools.quantise import Quantisation, quantize
+    from raptor.tools.quantise.precision_search import search_policy
 
 # onnxruntime would write below ~/.cache/Microsoft and report to its makers.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -60,19 +60,26 @@ __all__ = [
 ]
 
 _HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.api") | {
-    "inspect": "raptor.analysis.inspection",
-    "Quantisation": "raptor.quantise",
-    "quantize": "raptor.quantise",
-    "search_policy": "raptor.search.mixed",
+    "inspect": "raptor.compiler.analysis.inspection",
+    "Quantisation": "raptor.tools.quantise",
+    "quantize": "raptor.tools.quantise",
+    "search_policy": "raptor.tools.quantise.precision_search",
 }
 
 
-_MODULES = ("backend", "device", "jax", "session", "torch")
+_MODULES = {
+    "device": "raptor.device",
+    "jax": "raptor.integrations.jax",
+    "onnx_backend": "raptor.integrations.onnx_backend",
+    "onnxruntime_session": "raptor.integrations.onnxruntime_session",
+    "torch": "raptor.integrations.torch",
+}
+"""Modules that are attributes of this package, loaded at the first use."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if name in _MODULES:
-        return import_module(f"raptor.{name}")
+        return import_module(_MODULES[name])
     raise AttributeError(f"module 'raptor' has no attribute {name!r}")

@@ -3,16 +3,16 @@
 import sys
 from typing import NoReturn
 
-from raptor.common import collector
 from raptor.common.errors import UserError
-from raptor.common.packages import require_own_packages, warn_old_distribution
-from raptor.common.printable import escape_unprintable
-from raptor.common.stopping import EXIT_INTERRUPTED
+from raptor.common.package_clashes import require_own_packages, warn_old_distribution
+from raptor.common.process import gc_policy
+from raptor.common.process.signals import EXIT_INTERRUPTED
+from raptor.common.terminal.escaping import escape_unprintable
 
 
 def main() -> NoReturn:
     """Runs the command line, after a check that `validator` is RAPTOR's own package. Warns of an old distribution."""
-    with collector.defer_gc():
+    with gc_policy.defer_gc():
         _run()
 
 
@@ -21,7 +21,7 @@ def _run() -> NoReturn:
         require_own_packages("validator")
         if warning := warn_old_distribution():
             print(f"raptor: warning: {escape_unprintable(warning)}", file=sys.stderr)
-        from raptor.cli import app
+        from raptor.tools.cli import app
     except UserError as e:
         print(f"raptor: error: {escape_unprintable(str(e))}", file=sys.stderr)
         sys.exit(e.exit_status)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common import arguments
-from raptor.common.collector import pause_gc
 from raptor.common.errors import UserError
-from raptor.common.option_values import STREAM_FORMAT, WEIGHT_FORMAT, StreamFormat, WeightFormat
-from raptor.common.packages import require_own_packages
-from raptor.driver import Driver, parse_driver
+from raptor.common.options import arguments
+from raptor.common.options.option_values import STREAM_FORMAT, WEIGHT_FORMAT, StreamFormat, WeightFormat
+from raptor.common.package_clashes import require_own_packages
+from raptor.common.process.gc_policy import pause_gc
+from raptor.compiler.pass_driver import Driver, parse_driver
 from raptor.options import CompileKeywords, CompileOptions, read_options
 from raptor.output import writer
 from raptor.output.compile_report import CompileReport, read_any_report
@@ -26,12 +26,12 @@ from raptor.target import isa
 if TYPE_CHECKING:
     import onnx
 
-    from raptor.analysis.explain import MappingExplanation
+    from raptor.compiler.analysis.explain import MappingExplanation
     from raptor.device import Device
     from validator.checks import Finding
+    from validator.judge.validation_report import ValidationReport as Verdict
     from validator.options import Mode
     from validator.simulate.simulation_report import SimulationReport as Simulation
-    from validator.validation_report import ValidationReport as Verdict
 
 Array = npt.NDArray[Any]
 
@@ -97,12 +97,12 @@ class Program:
         all other instructions (docs/how-to/device.md).
         """
         require_own_packages("validator")
-        from validator.any_program import load_any, run_any
+        from validator.hosted.any_program import load_any, run_any
 
         program = load_any(self._directory())
         if device is None:
             return dict(run_any(program, inputs))
-        from raptor.device.programs import DeviceWriter
+        from raptor.device.program_execution import DeviceWriter
 
         with DeviceWriter(device) as chips:
             return dict(run_any(program.write_to_device(chips), inputs))
@@ -147,7 +147,7 @@ class Program:
         arguments or files, and `DeadlockError` with every core that waits.
         """
         require_own_packages("validator")
-        from validator.simulate.segments import simulate_any
+        from validator.simulate.segment_simulation import simulate_any
 
         found = simulate_any(self._directory(), arch, mode=mode, samples=samples, trace_file=trace_file, rate=rate)
         return replace(found, program=self._name())
@@ -158,7 +158,7 @@ class Program:
         Raises `UserError` for files that cannot be read, and `DeadlockError` with every core that waits.
         """
         require_own_packages("validator")
-        from raptor.analysis.explain import explain
+        from raptor.compiler.analysis.explain import explain
 
         return replace(explain(self._directory()), program=self._name())
 
@@ -244,8 +244,8 @@ def compile(
 
 def compile_program(model: "str | Path | onnx.ModelProto", options: CompileOptions, driver: Driver) -> Program:
     """Compiles an ONNX model like `compile`, with options that are checked already, and a driver."""
-    from raptor.compiler import make_request
-    from raptor.hosting import compile_or_segment
+    from raptor.compiler.compilation import make_request
+    from raptor.compiler.segmented_compile import compile_or_segment
 
     request = make_request(options)
     with pause_gc():
@@ -275,6 +275,6 @@ def simulate(
     that waits.
     """
     require_own_packages("validator")
-    from validator.simulate import segments
+    from validator.simulate import segment_simulation
 
-    return segments.simulate_any(program, arch, mode=mode, samples=samples, trace_file=trace_file, rate=rate)
+    return segment_simulation.simulate_any(program, arch, mode=mode, samples=samples, trace_file=trace_file, rate=rate)

@@ -11,9 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
-from raptor.common.arguments import IntegerRange, OneOf, parse_flag, parse_new_file, parse_path, parse_text
 from raptor.common.errors import UserError
-from raptor.common.option_texts import (
+from raptor.common.option_spelling import flag_name
+from raptor.common.option_spelling import spell_option as spelled
+from raptor.common.options.arguments import IntegerRange, OneOf, parse_flag, parse_new_file, parse_path, parse_text
+from raptor.common.options.option_texts import (
     CONSTANTS,
     DIMS,
     FIELDS,
@@ -24,7 +26,7 @@ from raptor.common.option_texts import (
     NamedValueFormat,
     NameListFormat,
 )
-from raptor.common.option_values import (
+from raptor.common.options.option_values import (
     CUTS,
     DEFAULT_DEVICE,
     DEFAULT_STRATEGY,
@@ -49,8 +51,6 @@ from raptor.common.option_values import (
     parse_values_by_name,
     parse_xbar,
 )
-from raptor.common.spelling import flag_name
-from raptor.common.spelling import spell_option as spelled
 
 R = TypeVar("R")
 
@@ -64,8 +64,8 @@ class OptionSpec:
 
     `shown`: default in `--help` if the field has None. `example`: a value that has an effect, as on the command line.
     `texts`: form of a repeatable option. `typed`: names for False and True on the command line. `completion`: function
-    of `raptor.cli.completion`. `only_with`, `not_with`: keyword of an option that must or must not be given too, and
-    the reason. `studied`: studies may set it. `is_file`: a study looks for the file in its own folder first.
+    of `raptor.tools.cli.shell_completion`. `only_with`, `not_with`: keyword of an option that must or must not be given
+    too, and the reason. `studied`: studies may set it. `is_file`: a study looks for the file in its own folder first.
     """
 
     check: ValueCheck
@@ -159,9 +159,8 @@ class ModelInputs:
 class MappingOptions:
     """The mapping: a strategy, a stored mapping, or the goal that a search minimises.
 
-    `effort`: number of mappings that a search tries; None for the default (`raptor.search.mappings`). `knobs`: tuning
-    numbers of the strategy `rows` that differ from its defaults.
-    """
+    `effort`: number of mappings that a search tries; None for the default (`raptor.compiler.mapping_search`). `knobs`:
+    tuning numbers of the strategy `rows` that differ from its defaults."""
 
     mapping: str = _option(
         parse_mapping,

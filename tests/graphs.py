@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto
 
-from tests.frontend.support import Array, make_model, node, random
+from tests.tiny_models import Array, make_model, node, random
 
 T = TypeVar("T")
 Shape = tuple[int, ...]

@@ -13,12 +13,13 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 import raptor
-from raptor import pipeline
 from raptor.codegen import InstructionStreams
 from raptor.common.errors import CapacityError
-from raptor.driver import Driver
+from raptor.compiler import pipeline
+from raptor.compiler.pass_driver import Driver
+from raptor.compiler.pipeline import MappedGraph
 from raptor.graph.ir import Graph
-from raptor.mapping.check import decision_faults, record_faults
+from raptor.mapping.check_decision import decision_faults, record_faults
 from raptor.mapping.decide import StoredDecision
 from raptor.mapping.decision import (
     Decision,
@@ -30,17 +31,16 @@ from raptor.mapping.decision import (
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs
 from raptor.mapping.strategies import rows_strategy
 from raptor.pim import GlobalMemory, PimProgram
-from raptor.pipeline import MappedGraph
 from raptor.spatial import Partition, PlacedGraph, Schedule, SpatialGraph
 from raptor.target import arch as architectures
 from raptor.target import isa
 from raptor.target.arch import Target
-from raptor.transforms.choices import RewriteChoice
-from tests.frontend.support import Array, make_model, node, random
+from raptor.transforms.rewrite_choices import RewriteChoice
+from tests.tiny_models import Array, make_model, node, random
+from validator.judge.sample_runs import QUICK_INSTRUCTIONS
+from validator.judge.validation_report import ValidationReport
 from validator.options import FEWEST_SAMPLES
-from validator.samples import QUICK_INSTRUCTIONS
 from validator.validate import validate
-from validator.validation_report import ValidationReport
 
 THESIS_CHIP = {"xbar": 3, "xbars_per_core": 5, "cores": 16}
 """The machine of the thesis's example (sections 4.3 to 4.6)."""

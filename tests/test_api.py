@@ -16,8 +16,8 @@ from raptor.common.errors import (
     UserError,
 )
 from raptor.graph.ir import Graph
-from tests.frontend.support import golden, make_model, node, random
 from tests.pipeline import THESIS_CHIP, conv_model, thesis_model
+from tests.tiny_models import golden, make_model, node, random
 
 MODEL = conv_model((1, 5, 4, 4), 4, pads=(1, 1, 1, 1), bias=True, relu=True)
 X = random(1, 5, 4, 4, seed=3)
@@ -190,7 +190,7 @@ def test_what_goes_wrong_inside_names_the_pass(monkeypatch: pytest.MonkeyPatch):
     def partition(graph: Graph) -> Graph:
         raise ZeroDivisionError(graph.name)
 
-    monkeypatch.setattr("raptor.pipeline.LOWERING", (partition,))
+    monkeypatch.setattr("raptor.compiler.pipeline.LOWERING", (partition,))
     with pytest.raises(InternalError, match=r"partition failed after \['load', .*'map'\]: ZeroDivisionError"):
         compiled()
 
@@ -199,6 +199,6 @@ def test_what_a_pass_returns_is_verified(monkeypatch: pytest.MonkeyPatch):
     def without_nodes(graph: Graph) -> Graph:
         return Graph(graph.name, graph.tensors, (), graph.inputs, graph.outputs)
 
-    monkeypatch.setattr("raptor.pipeline.PREPARATION", (without_nodes,))
+    monkeypatch.setattr("raptor.compiler.pipeline.PREPARATION", (without_nodes,))
     with pytest.raises(InternalError, match=r"without_nodes failed after \['load'\]: graph: output y is never defined"):
         compiled()

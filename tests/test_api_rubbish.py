@@ -16,12 +16,12 @@ import pytest
 
 import models
 import raptor
-from raptor.backend import BACKEND_OPTIONS, RaptorBackend
 from raptor.common.errors import InternalError, RaptorError
+from raptor.integrations.onnx_backend import BACKEND_OPTIONS, RaptorBackend
 from raptor.options import list_keywords
-from tests.frontend.support import node, random
 from tests.paths import ROOT
 from tests.pipeline import conv_model
+from tests.tiny_models import node, random
 
 API = ROOT / "docs" / "reference" / "api.md"
 MODEL = conv_model((1, 5, 4, 4), 4, pads=(1, 1, 1, 1), bias=True, relu=True)
@@ -55,21 +55,23 @@ CASES: dict[str, Case] = {
     "raptor.simulate": Case(lambda saved: {"program": saved}),
     "raptor.device.open": Case(),
     "raptor.target.arch.load": Case(),
-    "raptor.analysis.explain.explain": Case(lambda saved: {"folder": saved}),
+    "raptor.compiler.analysis.explain.explain": Case(lambda saved: {"folder": saved}),
     "raptor.api.Program.save": Case(lambda _: {"folder": "saved"}),
     "raptor.api.Program.run": Case(lambda _: {"inputs": {"x": X}}),
     "raptor.api.Program.validate": Case(lambda _: {"samples": 1}),
     "raptor.api.Program.simulate": Case(),
     "raptor.api.Program.check": Case(),
     "raptor.api.Program.explain": Case(),
-    "raptor.backend.RaptorBackend.is_compatible": Case(lambda _: {"model": MODEL}),
-    "raptor.backend.RaptorBackend.prepare": Case(lambda _: {"model": MODEL}, more=COMPILE),
-    "raptor.backend.RaptorBackend.run_model": Case(lambda _: {"model": MODEL, "inputs": [X], **CHIP}, more=COMPILE),
-    "raptor.backend.RaptorBackend.run_node": Case(
+    "raptor.integrations.onnx_backend.RaptorBackend.is_compatible": Case(lambda _: {"model": MODEL}),
+    "raptor.integrations.onnx_backend.RaptorBackend.prepare": Case(lambda _: {"model": MODEL}, more=COMPILE),
+    "raptor.integrations.onnx_backend.RaptorBackend.run_model": Case(
+        lambda _: {"model": MODEL, "inputs": [X], **CHIP}, more=COMPILE
+    ),
+    "raptor.integrations.onnx_backend.RaptorBackend.run_node": Case(
         lambda _: {"node": node("Relu", "x", "y"), "inputs": [X], **CHIP}, more=(*COMPILE, "opset_version")
     ),
-    "raptor.backend.RaptorBackend.supports_device": Case(lambda _: {"device": "CPU"}),
-    "raptor.backend.RaptorRep.run": Case(lambda _: {"inputs": [X]}),
+    "raptor.integrations.onnx_backend.RaptorBackend.supports_device": Case(lambda _: {"device": "CPU"}),
+    "raptor.integrations.onnx_backend.RaptorRep.run": Case(lambda _: {"inputs": [X]}),
     "validator.simulate.builtin.simulate": Case(lambda saved: {"program": saved}),
     "validator.checks.check": Case(lambda saved: {"path": saved}),
     "validator.validate.validate": Case(lambda saved: {"out": saved, "samples": 1}),
@@ -109,7 +111,11 @@ def _bound(name: str) -> Callable[..., Any]:
     """The function; a method is that of an object of its own."""
     if name.startswith("raptor.api.Program."):
         return getattr(raptor.compile(MODEL, **CHIP), name.rpartition(".")[2])
-    return RaptorBackend.prepare(MODEL, **CHIP).run if name == "raptor.backend.RaptorRep.run" else resolve_name(name)
+    return (
+        RaptorBackend.prepare(MODEL, **CHIP).run
+        if name == "raptor.integrations.onnx_backend.RaptorRep.run"
+        else resolve_name(name)
+    )
 
 
 def test_every_documented_function_is_tried() -> None:
@@ -124,7 +130,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     # It takes long, and has no argument that a caller gives.
-    monkeypatch.setattr("raptor.search.mixed._Search.run", lambda *_: None)
+    monkeypatch.setattr("raptor.tools.quantise.precision_search._Search.run", lambda *_: None)
     (tmp_path / "there.txt").write_text("already")
     return tmp_path
 

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from raptor.cli import app
-from raptor.common.arguments import parse_flag
 from raptor.common.errors import UserError
-from raptor.common.spelling import flag_name, spell_as_flags
+from raptor.common.option_spelling import flag_name, spell_as_flags
+from raptor.common.options.arguments import parse_flag
 from raptor.options import (
     ChipOptions,
     CompileKeywords,
@@ -19,6 +18,7 @@ from raptor.options import (
     read_options,
     to_command_line,
 )
+from raptor.tools.cli import app
 
 OPTIONS = collect_options(CompileOptions)
 TOGETHER = [

@@ -24,12 +24,8 @@ import onnx
 import pytest
 
 import raptor
-from raptor.cli import app
 from raptor.common.errors import UserError
-from raptor.common.spelling import flag_name
-from raptor.explore import driver, workers
-from raptor.explore.jobs import EvaluationJob, EvaluationRecord
-from raptor.explore.study import read_study
+from raptor.common.option_spelling import flag_name
 from raptor.options import (
     CompileOptions,
     CoreKeywords,
@@ -40,12 +36,17 @@ from raptor.options import (
     list_keywords,
 )
 from raptor.target import arch as architectures
-from tests.frontend.support import make_model, node, random
-from tests.reporting.measured import measured
-from tests.rounds.support import dense
-from validator import bit_true, samples
+from raptor.tools.cli import app
+from raptor.tools.explore import study_driver
+from raptor.tools.explore.evaluation import worker_pool
+from raptor.tools.explore.evaluation.evaluation_jobs import EvaluationJob, EvaluationRecord
+from raptor.tools.explore.study.study_file import read_study
+from tests.oversized_models import dense
+from tests.tiny_models import make_model, node, random
+from tests.tools.reporting.measured import measured
 from validator.accuracy import measure
-from validator.accuracy.report import to_json
+from validator.accuracy.accuracy_report import to_json
+from validator.judge import bit_true, sample_runs
 
 
 @dataclass(frozen=True)
@@ -432,10 +433,10 @@ def write_study(folder: Path) -> None:
             done(k, EvaluationRecord("ok", {"latency_ns": 3.0 - k}))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(workers, "evaluate_all", made_up)
+        patched.setattr(worker_pool, "evaluate_all", made_up)
         for name, trials in (("other", "3"), ("small", "2")):
             path.write_text(text.replace("NAME", name).replace("TRIALS", trials))
-            driver.run_study(read_study(path))
+            study_driver.run_study(read_study(path))
 
 
 def write_chip(path: Path, **converters: int) -> None:
@@ -497,18 +498,18 @@ class Runner:
             told.append(threads)
             return scores(program, data, threads, tick)
 
-        def counted(count: int) -> AbstractContextManager[workers.SubmitFunction]:
+        def counted(count: int) -> AbstractContextManager[worker_pool.SubmitFunction]:
             told.append(count)
             return real_workers(count)
 
-        real_workers = workers.open_local_pool
+        real_workers = worker_pool.open_local_pool
         out, err = TextIOWrapper(BytesIO()), TextIOWrapper(BytesIO())
         with self.monkeypatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
-            for module in (samples, bit_true):
+            for module in (sample_runs, bit_true):
                 patched.setattr(module, "run", spied)
             patched.setattr(measure, "calibrate_converters", spied_calibration)
             patched.setattr(measure, "run_scores", spied_scores)
-            patched.setattr(workers, "open_local_pool", counted)
+            patched.setattr(worker_pool, "open_local_pool", counted)
             patched.setattr("webbrowser.open", told.append)
             with pytest.raises(SystemExit) as ended:
                 app.main(words)

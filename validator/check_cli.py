@@ -24,23 +24,18 @@ def command(
 
     Example: raptor check out --sarif findings.sarif
     """
-    from raptor.common import storage
-    from raptor.common.console import LiteralConsole
     from raptor.common.errors import UserError
+    from raptor.common.files import file_access
+    from raptor.common.terminal.console import LiteralConsole
     from validator.checks import check
-    from validator.checks.findings_text import (
-        is_clean,
-        show,
-        to_json,
-        to_sarif,
-    )
+    from validator.checks.findings_output import is_clean, show, to_json, to_sarif
 
-    if storage.is_stdout(json) and storage.is_stdout(sarif):
+    if file_access.is_stdout(json) and file_access.is_stdout(sarif):
         raise UserError("--json - and --sarif -: only one of them can be printed")
     findings = check(out, arch)
     for option, path, form in (("--json", json, to_json), ("--sarif", sarif, to_sarif)):
         if path is not None:
-            storage.print_or_write(option, path, form(findings))
-    if not (storage.is_stdout(json) or storage.is_stdout(sarif)):
+            file_access.print_or_write(option, path, form(findings))
+    if not (file_access.is_stdout(json) or file_access.is_stdout(sarif)):
         show(findings, LiteralConsole(), quiet=quiet)
     raise typer.Exit(0 if is_clean(findings) else 1)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raptor.common.errors import RaptorError, UserError
-from raptor.common.option_conflicts import refuse_options
+from raptor.common.options.option_conflicts import refuse_options
 from validator.cli_options import Cells, Crossbar, CrossbarSettings, Device, Inputs, Out
 from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, CrossbarKind, Engine, Schedule
 
 if TYPE_CHECKING:
-    from validator.program import LoadedProgram
-    from validator.validation_report import ValidationReport
+    from validator.judge.validation_report import ValidationReport
+    from validator.program.program import LoadedProgram
 
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the first random input; later ones use the next seeds.")]
@@ -117,29 +117,30 @@ def _refuse_unused(context: typer.Context, inputs: Sequence[str] | None, device:
 
 def _check_new(junit: Path | None) -> None:
     """Refuses a file for JUnit's XML that could not be written later."""
-    from raptor.common import arguments, storage
+    from raptor.common.files import file_access
+    from raptor.common.options import arguments
 
     if junit is not None:
-        storage.refuse_stdout("--junit", junit)
+        file_access.refuse_stdout("--junit", junit)
         arguments.parse_new_file("junit", junit)
 
 
 def _write(out: Path, json: Path | None, junit: Path | None, report: "ValidationReport") -> None:
     """Writes the files about a comparison that the command line asks for."""
-    from raptor.common import storage
-    from validator.junit import to_junit
-    from validator.validation_report import to_json
+    from raptor.common.files import file_access
+    from validator.judge.junit import to_junit
+    from validator.judge.validation_report import to_json
 
     if json is not None:
-        storage.print_or_write("--json", json, to_json(report))
+        file_access.print_or_write("--json", json, to_json(report))
     if junit is not None:
-        storage.write_atomic("--junit", junit, to_junit(report, out.name))
+        file_access.write_atomic("--junit", junit, to_junit(report, out.name))
 
 
 def _failure(error: RaptorError, tolerance: float | None) -> "ValidationReport":
     """Returns the report of a program that could not be run."""
     from validator.errors import DeadlockError
-    from validator.validation_report import ValidationReport
+    from validator.judge.validation_report import ValidationReport
 
     verdict = "deadlock" if isinstance(error, DeadlockError) else "bad input"
     return ValidationReport(verdict, DEFAULT_TOLERANCE if tolerance is None else tolerance, message=str(error))
@@ -147,11 +148,11 @@ def _failure(error: RaptorError, tolerance: float | None) -> "ValidationReport":
 
 def _print(report: "ValidationReport", crossbars: Any, json: Path | None, *, quiet: bool) -> None:
     """Prints the report, and what an opened device tells, unless the terminal gets the JSON."""
-    from raptor.common import storage
-    from raptor.common.console import LiteralConsole
-    from validator.validation_report import show
+    from raptor.common.files import file_access
+    from raptor.common.terminal.console import LiteralConsole
+    from validator.judge.validation_report import show
 
-    if not storage.is_stdout(json):
+    if not file_access.is_stdout(json):
         console = LiteralConsole()
         show(report, console, quiet=quiet)
         for line in (crossbars or ()) if not quiet else ():
@@ -166,7 +167,7 @@ def _programmed(
         refuse_options(context, {"cells", "settings"}, "only with --crossbar sliced or noisy")
     if crossbar is None:
         return None
-    from validator.crossbar.choice import select_crossbars
+    from validator.execution.crossbar_selection import select_crossbars
 
     refuse_options(context, {"device"}, "not with --crossbar: a device has crossbars of its own")
     return select_crossbars(crossbar, cells, settings)

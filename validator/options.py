@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from raptor.common.arguments import OneOf
+from raptor.common.options.arguments import OneOf
 
 Engine = Literal["auto", "numba", "python"]
 Schedule = Literal["block", "round-robin"]
@@ -31,5 +31,5 @@ class ValidationSettings:
 
     @property
     def run_options(self) -> dict[str, Any]:
-        """Options of `validator.run.run`."""
+        """Options of `validator.execution.run.run`."""
         return {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}

@@ -5,7 +5,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import cast
 
-from raptor.common.arguments import (
+from raptor.common.errors import UserError
+from raptor.common.option_spelling import spell_option
+from raptor.common.options.arguments import (
     argument_error,
     parse_dict,
     parse_finite,
@@ -14,21 +16,19 @@ from raptor.common.arguments import (
     parse_optional_integer,
     parse_path,
 )
-from raptor.common.errors import UserError
-from raptor.common.spelling import spell_option
-from validator import kinds
-from validator.any_program import load_any
-from validator.crossbar.choice import is_crossbar_selection
-from validator.hosted.judge import validate_segmented
-from validator.hosted.listing import require_one_segment
-from validator.hosted.load import SegmentedProgram
-from validator.judging import validate_program
+from validator.execution import input_kinds
+from validator.execution.crossbar_selection import is_crossbar_selection
+from validator.execution.run import UNLIMITED
+from validator.hosted.any_program import load_any
+from validator.hosted.judge_segments import validate_segmented
+from validator.judge.judge_program import validate_program
+from validator.judge.sample_runs import count_quick_samples
+from validator.judge.validation_report import ValidationReport
+from validator.load.segmented_program import SegmentedProgram
 from validator.model.node import Array
 from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule, ValidationSettings
-from validator.program import CrossbarWriter, LoadedProgram
-from validator.run import UNLIMITED
-from validator.samples import count_quick_samples
-from validator.validation_report import ValidationReport
+from validator.program.program import CrossbarWriter, LoadedProgram
+from validator.program.segment_list import require_one_segment
 
 MOST_SEED = 2**62
 """Largest seed; JSON holds no larger numbers."""
@@ -54,13 +54,13 @@ def validate(
 
     `inputs`: arrays by name, or files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`,
     then from the next seeds: `samples` times (only without `inputs`), or as often as is quick (`count_quick_samples`).
-    In addition, one input each of some other kinds is tried (`validator.kinds`), at most half as many. `tolerance`:
-    largest error relative to the values near (`compare.measure`), 1e-4 by default. A larger error passes if float32
-    cannot be more exact, unless the tolerance is 0. A program of integers alone has no tolerance: each integer must
-    equal that of the model's definition (`validator.definition`). `layers`: compare every tensor of layers.json as
-    well. `write`: puts the matrices of a program into external crossbars; the engine is then the reference.
-    `crossbars`: gives an integer program the crossbars of a real chip. Raises `UserError` for bad input, or after about
-    `max_steps` instructions, and `DeadlockError`."""
+    In addition, one input each of some other kinds is tried (`validator.execution.input_kinds`), at most half as many.
+    `tolerance`: largest error relative to the values near (`compare.measure`), 1e-4 by default. A larger error passes
+    if float32 cannot be more exact, unless the tolerance is 0. A program of integers alone has no tolerance: each
+    integer must equal that of the model's definition (`validator.model.definition`). `layers`: compare every tensor of
+    layers.json as well. `write`: puts the matrices of a program into external crossbars; the engine is then the
+    reference. `crossbars`: gives an integer program the crossbars of a real chip. Raises `UserError` for bad input, or
+    after about `max_steps` instructions, and `DeadlockError`."""
     seed = parse_integer("seed", seed, 0, MOST_SEED)
     samples = parse_optional_integer("samples", samples, 1)
     allowed = DEFAULT_TOLERANCE if tolerance is None else parse_finite("tolerance", tolerance, 0)
@@ -69,7 +69,7 @@ def validate(
     limit = parse_optional_integer("max_steps", max_steps, 1, UNLIMITED) or UNLIMITED
     inputs = _inputs(inputs)
     if write is not None and not isinstance(write, CrossbarWriter):  # pyright: ignore[reportUnnecessaryIsInstance] of any caller
-        raise argument_error("write", write, "a validator.program.Writer")
+        raise argument_error("write", write, "a validator.program.program.Writer")
     if inputs and samples is not None:
         raise UserError(
             f"{spell_option('samples', samples)}: not with {spell_option('inputs')}, which gives the one input to run"
@@ -78,7 +78,7 @@ def validate(
     folder, check_hashes, start = parse_path("out", out), parse_flag("check_hashes", check_hashes), perf_counter()
     if crossbars is not None:
         if not is_crossbar_selection(crossbars):
-            raise argument_error("crossbars", crossbars, "a choice of validator.crossbar.choice")
+            raise argument_error("crossbars", crossbars, "a choice of validator.execution.crossbar_selection")
         require_one_segment(folder, spell_option("crossbar"))
     numbers_alone = bool(inputs) or write is not None or crossbars is not None
     program = load_any(folder, check_hashes=check_hashes)
@@ -91,7 +91,7 @@ def validate(
         _refuse(tolerance)
     loading = perf_counter() - start
     numbers = range(seed, seed + (1 if inputs else samples or count_quick_samples(program, engine)))
-    others = () if numbers_alone else kinds.kinds_to_try(len(numbers))
+    others = () if numbers_alone else input_kinds.kinds_to_try(len(numbers))
     return validate_program(program, inputs, numbers, settings, None if inputs else seed, loading, others)
 
 

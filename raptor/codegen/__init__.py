@@ -1,9 +1,9 @@
 """Back end for pimsim-nn: the pass from PimIR to instruction streams, and its verifier."""
 
 from raptor.codegen.emit import VECTOR_OPCODE
-from raptor.codegen.generate import CoreStream, InstructionStreams, generate, operation_name
+from raptor.codegen.generate_streams import CoreStream, InstructionStreams, generate, operation_name
 from raptor.codegen.operator_flow import operator_flow
-from raptor.codegen.verify import verify_streams
+from raptor.codegen.verify_streams import verify_streams
 
 __all__ = [
     "VECTOR_OPCODE",

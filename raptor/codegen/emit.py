@@ -8,11 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.codegen.emit_integers import emit_bound, emit_requantise, emit_requantise_at_once, emit_table_lookup
-from raptor.codegen.emit_pool import BOTH, NEXT, ONE, TOTAL, PoolTerms, order_terms
-from raptor.codegen.emit_rows import emit_load_rows
-from raptor.codegen.pixel_runs import find_joint_runs, find_pixel_runs, pieces
-from raptor.codegen.registers import (
+from raptor.codegen.assign_registers import (
     UNUSED_REGISTER,
     Ints,
     Symbolic,
@@ -21,10 +17,14 @@ from raptor.codegen.registers import (
     set_operand,
     width_code,
 )
+from raptor.codegen.emit_integers import emit_bound, emit_requantise, emit_requantise_at_once, emit_table_lookup
+from raptor.codegen.emit_lookups import emit_load_rows
+from raptor.codegen.emit_pool import BOTH, NEXT, ONE, TOTAL, PoolTerms, order_terms
+from raptor.codegen.pixel_runs import find_joint_runs, find_pixel_runs, pieces
 from raptor.common.errors import VerifyError
 from raptor.graph.window import cached_input_pixels
 from raptor.pim.operations import Buffer, Load, LoadRows, Receive, Repeat, Send, Store
-from raptor.pim.steps import OperationForm
+from raptor.pim.step_columns import OperationForm
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.operations import (
     UNIT_WEIGHT,
@@ -45,7 +45,7 @@ from raptor.spatial.operations import (
 )
 from raptor.target import isa
 from raptor.target.arch import Target
-from raptor.target.element import FLOAT32
+from raptor.target.chip_elements import FLOAT32
 
 # Each register has one purpose, so that its value is rarely overwritten and rarely loaded again.
 ZERO = 0
@@ -116,7 +116,7 @@ class Emitter:
         return block
 
     def load_rows(self, op: LoadRows[Buffer]) -> Symbolic:
-        """Emits an embedding lookup (`raptor.codegen.emit_rows`)."""
+        """Emits an embedding lookup (`raptor.codegen.emit_lookups`)."""
         size = op.result.channels * self.size(op.result)
         return emit_load_rows(op, self.at(op.result), size, (ZERO, GLOBAL_HIGH, GLOBAL_LOW))
 

@@ -12,12 +12,12 @@ from typing import Protocol
 
 import numpy as np
 
-from raptor.codegen.registers import UNUSED_REGISTER, Ints, Symbolic, make_virtual, width_code
-from raptor.graph.steps import RequantiseRecipe
+from raptor.codegen.assign_registers import UNUSED_REGISTER, Ints, Symbolic, make_virtual, width_code
+from raptor.graph.requantise.vector_program import RequantiseRecipe
 from raptor.pim.operations import Buffer
 from raptor.spatial.integer_operations import WORD, Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.target import isa
-from raptor.target.element import ElementType, bytes_of
+from raptor.target.chip_elements import ElementType, bytes_of
 
 _OUT, _IN, _LOW, _HIGH, _TABLES, _WORDS = 1, 2, 8, 9, 10, 22
 """First registers by purpose: result, sources, bounds, tables, words. Tables keep their registers from line to line."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raptor.common.spelling import is_spelled_as_flags
+from raptor.common.option_spelling import is_spelled_as_flags
 
 
 class RaptorError(Exception):

@@ -10,8 +10,8 @@
 The same program runs in this process, on a driver in another one, and on a board.
 """
 
-from raptor.device.account import Account
 from raptor.device.back_end import BackEnd, DeviceInfo
+from raptor.device.backend_registry import back_ends, open
 from raptor.device.crossbar import Crossbar
 from raptor.device.device import Device
 from raptor.device.errors import (
@@ -28,7 +28,7 @@ from raptor.device.errors import (
     WornError,
 )
 from raptor.device.futures import Future
-from raptor.device.opening import back_ends, open
+from raptor.device.usage_statistics import Account
 
 __all__ = [
     "Account",

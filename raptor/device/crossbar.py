@@ -12,8 +12,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.arguments import parse_optional_integer
-from raptor.device.account import UsageLedger
+from raptor.common.options.arguments import parse_optional_integer
 from raptor.device.back_end import Array, BackEnd, DeviceInfo
 from raptor.device.errors import (
     AlreadyReleasedError,
@@ -25,7 +24,7 @@ from raptor.device.errors import (
     StaleHandleError,
 )
 from raptor.device.futures import AnyFuture, Future, advance_to, clock_ns, is_future, peek_result, run_queued
-from raptor.device.operands import (
+from raptor.device.operand_checks import (
     UNKNOWN_SHAPE,
     check_matrix_shape,
     check_vectors_shape,
@@ -33,6 +32,7 @@ from raptor.device.operands import (
     convert_vectors,
     expected_shape,
 )
+from raptor.device.usage_statistics import UsageLedger
 
 Operand = npt.ArrayLike | AnyFuture
 """An array, or the future of an array, for which the operation waits."""

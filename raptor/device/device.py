@@ -8,13 +8,13 @@ from threading import Lock
 from time import monotonic
 from typing import Self
 
-from raptor.common.arguments import parse_flag, parse_optional_integer
-from raptor.device.account import Account, OperationCosts, UsageLedger
+from raptor.common.options.arguments import parse_flag, parse_optional_integer
 from raptor.device.back_end import BackEnd, DeviceInfo
 from raptor.device.crossbar import Crossbar, advance_clock
 from raptor.device.errors import DeviceTimeoutError, ExhaustedError, StaleHandleError
 from raptor.device.graph import ProductGraph, SchedulerFunction
 from raptor.device.schedulers import find_scheduler
+from raptor.device.usage_statistics import Account, OperationCosts, UsageLedger
 
 _SERIAL = count(1)
 

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from raptor.common.arguments import argument_error
 from raptor.common.errors import UserError
-from raptor.common.spelling import spell_option
+from raptor.common.option_spelling import spell_option
+from raptor.common.options.arguments import argument_error
+from raptor.device.entry_points import find_entry_points, load_entry_point
 from raptor.device.graph import (
     GraphValue,
     HostFunction,
@@ -20,7 +21,6 @@ from raptor.device.graph import (
     SchedulerFunction,
     compute_ready_steps,
 )
-from raptor.device.plugins import find_entry_points, load_entry_point
 
 SCHEDULER_GROUP = "raptor.schedulers"
 """Entry point group of schedulers in other packages."""

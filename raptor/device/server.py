@@ -22,9 +22,7 @@ from typing import Any
 import numpy as np
 
 from raptor.device.back_end import Array, BackEnd, DeviceInfo
-from raptor.device.errors import LostError
-from raptor.device.futures import is_future
-from raptor.device.protocol import (
+from raptor.device.backends.socket_protocol import (
     MAX_VECTORS,
     PROTOCOL_VERSION,
     FailureReply,
@@ -46,6 +44,8 @@ from raptor.device.protocol import (
     read_exactly,
     read_frame,
 )
+from raptor.device.errors import LostError
+from raptor.device.futures import is_future
 
 START_TIMEOUT_S = 60.0
 
@@ -187,7 +187,7 @@ def started(command: Sequence[str] = (), *, seconds: float = START_TIMEOUT_S) ->
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serves a back end; see the top of this file."""
-    from raptor.device.opening import open
+    from raptor.device.backend_registry import open
 
     parser = argparse.ArgumentParser(prog="python -m raptor.device.server", description="Serves crossbars.")
     parser.add_argument("back_end", help="numpy, integer, or the name of an entry point of raptor.devices")

@@ -1,10 +1,10 @@
 """Imports one node: in integers by its rule, or by its importer."""
 
+from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import NodeView
+from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import OperatorImporter, find_rule
-from raptor.frontend.whole import is_integer_type, is_small_float
+from raptor.frontend.types.float32_integers import is_integer_type, is_small_float
 
 
 def import_node(node: NodeView, context: ImportContext, found: OperatorImporter) -> None:

@@ -16,7 +16,7 @@ from raptor.options import ModelInputs
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from raptor.frontend.reading import SourceModel
+    from raptor.frontend.proto.read_model import SourceModel
 
 NO_INPUTS = ModelInputs()
 
@@ -60,16 +60,18 @@ def load(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> Lo
     missing, and `UnsupportedError` with every node that has no lowering.
     """
     # onnx and onnxruntime take a moment to import; `raptor --help` does without.
-    from raptor.frontend import canonical, check, nodes, standard, translating
+    from raptor.frontend import import_graph
+    from raptor.frontend.canonical import canonicalise, standardise
+    from raptor.frontend.proto import model_checks, nodes
 
-    model = standard.read_standard_model(source)
+    model = standardise.read_standard_model(source)
     onnx_bytes, name = model.onnx_bytes, model.name
     ready = prepare_model(model, inputs)
-    origin = translating.ModelOrigin.of(model)
-    with canonical.canonicalise(model) as (proto, folder), canonical.blame_model_on_error(folder):
-        graph = translating.import_graph(proto, folder, name, origin)
+    origin = import_graph.ModelOrigin.of(model)
+    with canonicalise.canonicalise(model) as (proto, folder), canonicalise.blame_model_on_error(folder):
+        graph = import_graph.import_graph(proto, folder, name, origin)
         graph.verify()
-        check.check_finite(graph, nodes.ModelConstants(proto.graph.initializer, folder).values())
+        model_checks.check_finite(graph, nodes.ModelConstants(proto.graph.initializer, folder).values())
     return LoadedModel(graph, onnx_bytes, name, ready.notes, ready.constants)
 
 
@@ -79,25 +81,27 @@ def survey(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> 
     Raises `UserError` as `load` does, but lists unsupported nodes and inputs that cannot be on the chip instead of
     raising.
     """
-    from raptor.frontend import canonical, counting, standard, translating
+    from raptor.frontend import import_graph
+    from raptor.frontend.canonical import canonicalise, standardise
+    from raptor.frontend.proto import model_stats
 
-    model = standard.read_standard_model(source)
-    operators, parameters = counting.count_operators(model.proto), 0
+    model = standardise.read_standard_model(source)
+    operators, parameters = model_stats.count_operators(model.proto), 0
     graph, unsupported, notes = Graph(model.name, {}, (), (), ()), (), ()
     try:
         ready = prepare_model(model, inputs, keep_integers=True)
-        notes, operators = ready.notes, counting.count_operators(model.proto)
-        parameters = counting.count_parameters(model.proto)
-        origin = translating.ModelOrigin.of(model)
-        with canonical.canonicalise(model) as (proto, folder), canonical.blame_model_on_error(folder):
-            graph, refused = translating.survey_graph(proto, folder, model.name, origin)
+        notes, operators = ready.notes, model_stats.count_operators(model.proto)
+        parameters = model_stats.count_parameters(model.proto)
+        origin = import_graph.ModelOrigin.of(model)
+        with canonicalise.canonicalise(model) as (proto, folder), canonicalise.blame_model_on_error(folder):
+            graph, refused = import_graph.survey_graph(proto, folder, model.name, origin)
             refused = [*ready.inputs, *refused]
             if not refused:
                 graph.verify()
         unsupported = tuple(refused)
     except UnsupportedError as error:  # an operator that not even onnxruntime knows
         unsupported = error.nodes
-        parameters = counting.count_parameters(model.proto)
+        parameters = model_stats.count_parameters(model.proto)
     return ModelSurvey(model.name, operators, parameters, graph, unsupported, notes)
 
 
@@ -112,26 +116,29 @@ class BoundModel:
 
 def prepare_model(model: SourceModel, inputs: ModelInputs, *, keep_integers: bool = False) -> BoundModel:
     """Checks the model, binds its inputs and resolves its branches; in place. Raises as `load` does."""
-    from raptor.frontend import check
-    from raptor.frontend.demands import find_cache_lengths
-    from raptor.frontend.operand_types import check_types
-    from raptor.frontend.shapes import bind_inputs, require_complete
-    from raptor.frontend.sparse import densify_weights
+    from raptor.frontend.canonical.densify_weights import densify_weights
+    from raptor.frontend.inputs.bind_inputs import bind_inputs, require_complete
+    from raptor.frontend.proto import model_checks
+    from raptor.frontend.proto.operand_types import check_types
+    from raptor.frontend.types.index_ranges import find_cache_lengths
 
-    check.check_model(model)
+    model_checks.check_model(model)
     densify_weights(model.proto)
-    check.check_inputs(model.proto, inputs.constants, keep_integers=keep_integers)
+    model_checks.check_inputs(model.proto, inputs.constants, keep_integers=keep_integers)
     check_types(model.proto)
     bound = bind_inputs(model.proto, inputs)
     if not keep_integers:
         require_complete(model.proto)
-    faults = ((v.name, check.find_input_fault(model.proto, v)) for v in check.collect_inputs(model.proto).values())
+    faults = (
+        (v.name, model_checks.find_input_fault(model.proto, v))
+        for v in model_checks.collect_inputs(model.proto).values()
+    )
     refused = tuple(UnsupportedNode(name, "input", fault) for name, fault in faults if fault)
     interface = (*model.proto.graph.input, *model.proto.graph.output)
     model.interface_types = {v.name: kind for v in interface if (kind := v.type.tensor_type.elem_type)}
     model.cache_lengths = find_cache_lengths(model.proto)
     notes = (*simplify_model(model), *bound.notes)
-    check.check_weights(model)
+    model_checks.check_weights(model)
     return BoundModel(bound.constants, notes, refused)
 
 
@@ -140,10 +147,10 @@ def simplify_model(model: SourceModel) -> tuple[str, ...]:
 
     Returns notes for the user.
     """
-    from raptor.frontend.control import eliminate_control_flow
-    from raptor.frontend.functions import expand_functions
-    from raptor.frontend.precision import convert_to_float32
-    from raptor.frontend.versions import downgrade_opset, is_too_new
+    from raptor.frontend.canonical.convert_to_float32 import convert_to_float32
+    from raptor.frontend.control_flow.eliminate_control_flow import eliminate_control_flow
+    from raptor.frontend.control_flow.expand_functions import expand_functions
+    from raptor.frontend.proto.opset_conversion import downgrade_opset, is_too_new
 
     proto, own, notes = model.proto, _results(model.proto), ()
     if is_too_new(proto):

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from raptor.frontend.codes import QuantisedConstant
-from raptor.frontend.constants import to_exact_float32
+from raptor.frontend.constant_pixels import to_exact_float32
 from raptor.frontend.import_refusal import ImportRefusal, NeedsConstantError
-from raptor.frontend.nodes import Array, ModelConstants
-from raptor.frontend.whole import is_integer_type, is_small_float
+from raptor.frontend.proto.nodes import Array, ModelConstants
+from raptor.frontend.types.float32_integers import is_integer_type, is_small_float
+from raptor.frontend.types.quant_params import QuantisedConstant
 from raptor.graph.ir import Floats
-from raptor.target.element import ElementCoding
+from raptor.target.chip_elements import ElementCoding
 
 Shape = tuple[int, ...]
 Kind = np.dtype[np.generic]

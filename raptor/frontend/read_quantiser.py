@@ -6,11 +6,11 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from raptor.common.errors import UserError
-from raptor.frontend.check import type_name
-from raptor.frontend.codes import CODE_TYPES, CodeType, QuantParams, Shape
+from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal, NeedsConstantError
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import Array, NodeView
+from raptor.frontend.proto.model_checks import type_name
+from raptor.frontend.proto.nodes import Array, NodeView
+from raptor.frontend.types.quant_params import CODE_TYPES, CodeType, QuantParams, Shape
 
 
 def find_code_type(node: NodeView, elem_type: int) -> CodeType:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import NodeView
+from raptor.frontend.import_context import ImportContext
 from raptor.frontend.operator_sets import CONTRIB_DOMAIN, DYNAMIC_QUANT_OPS, MOVE_OPS, QUANTISED_OPS, STANDARD_DOMAINS
+from raptor.frontend.proto.nodes import NodeView
 
 ImportFunction = Callable[[NodeView, ImportContext], None]
 RuleFunction = Callable[[NodeView, ImportContext], bool]

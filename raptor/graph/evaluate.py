@@ -35,9 +35,9 @@ from raptor.graph.ir import (
     Take,
     Tensor,
 )
-from raptor.graph.requantise import Requantise
-from raptor.graph.requantise import evaluate_requantise as requantised
-from raptor.target.layout import Image
+from raptor.graph.requantise.definition import Requantise
+from raptor.graph.requantise.definition import evaluate_requantise as requantised
+from raptor.target.tensor_layout import Image
 
 Values = npt.NDArray[Any]
 

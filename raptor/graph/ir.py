@@ -17,13 +17,12 @@ the former in the latter, so that every level below knows only these:
 
 Three more exist for integers only:
 
-`Requantise`  weighted sum of integers, rounded to an integer of fewer bits (`raptor.graph.requantise`)
+`Requantise`  weighted sum of integers, rounded to an integer of fewer bits (`raptor.graph.requantise.definition`)
 `Bound`       integers clamped to a range, in another width
 `Lookup`      table entry for each integer
 
-A tensor holds floats or integers (`Tensor.element`; `raptor.graph.types` says which types an operator accepts). Its
-`Image` arranges its elements, in C order, as pixels with channels (`raptor.target.layout`).
-"""
+A tensor holds floats or integers (`Tensor.element`; `raptor.graph.element_types` says which types an operator accepts).
+Its `Image` arranges its elements, in C order, as pixels with channels (`raptor.target.tensor_layout`)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,11 +32,11 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
-from raptor.graph.requantise import Requantise
-from raptor.graph.types import Signature, find_type_fault
+from raptor.graph.element_types import Signature, find_type_fault
+from raptor.graph.requantise.definition import Requantise
 from raptor.graph.window import Window, WindowTable
-from raptor.target.element import MODELLED_FLOAT, ElementCoding, ElementType
-from raptor.target.layout import Image
+from raptor.target.chip_elements import MODELLED_FLOAT, ElementCoding, ElementType
+from raptor.target.tensor_layout import Image
 
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[Any]

@@ -5,7 +5,7 @@ import numpy as np
 from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.window import Window, cached_input_pixels
 from raptor.target.arch import Target, Widths
-from raptor.target.element import MODELLED_FLOAT
+from raptor.target.chip_elements import MODELLED_FLOAT
 
 
 def filter_key(node: Node) -> str:

@@ -17,8 +17,8 @@ class Window:
 
     Output position o reads input position `o * stride - pad + tap * dilation` in each dimension; positions outside the
     image are padding. A transposed window is the reverse: o reads the position i with `i * stride - pad + tap *
-    dilation = o`, if one exists. Pixels are numbered in C order over (batch, *dims), as in `raptor.target.layout`.
-    """
+    dilation = o`, if one exists. Pixels are numbered in C order over (batch, *dims), as in
+    `raptor.target.tensor_layout`."""
 
     in_dims: tuple[int, ...]
     out_dims: tuple[int, ...]

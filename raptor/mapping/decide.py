@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 from raptor.common.errors import UserError
 from raptor.graph.ir import Graph
 from raptor.graph.layers import find_filters
-from raptor.mapping.check import decision_faults
+from raptor.mapping.check_decision import decision_faults
 from raptor.mapping.decision import Decision
-from raptor.mapping.estimate import estimate_times
+from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import Pace
-from raptor.mapping.plan_cache import PlanCache
-from raptor.mapping.rows import NothingStreamsError
+from raptor.mapping.row_mapping import NothingStreamsError
+from raptor.mapping.search_trial import SearchTrial
 from raptor.mapping.strategies import Strategy
-from raptor.mapping.trial import SearchTrial
+from raptor.mapping.time_estimate import estimate_times
 from raptor.target.arch import Target
-from raptor.transforms.choices import RewriteChoice
 from raptor.transforms.compose_gathers import compose_gathers
 from raptor.transforms.fuse_horizontally import find_fusions, fuse_horizontally
 from raptor.transforms.fuse_parallel_branches import find_branches
+from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.use_vector_unit import find_depthwise, find_means
 
 WORTH_FUSING = 0.99

@@ -3,9 +3,8 @@
 A strategy looks at Graph and Target and returns a `Decision`, a frozen value. Each layer has one record, and the
 record's class says how the layer is computed. Two passes complete it: `raptor.spatial.refine` adds what it decides
 about single computes, and `raptor.spatial.choose_order` names the order of work. Later passes only apply the decision.
-A mapping file holds the same value: therefore its arrays and objects are those of `raptor.common.strict`, and a field
-`kind` tells a reader the class.
-"""
+A mapping file holds the same value: therefore its arrays and objects are those of `raptor.common.files.schema_types`,
+and a field `kind` tells a reader the class."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,19 +14,14 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from raptor.common.strict import (
-    JsonArray,
-    JsonObject,
-    JsonPair,
-    StrictDataclass,
-)
+from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictDataclass
 from raptor.graph.ir import (
     Filter,
     Numbers,
 )
 from raptor.mapping.paces import StoredPace
 from raptor.mapping.refinement import Refinement
-from raptor.transforms.choices import JoinedLayer, OnVectorUnit, RewriteChoice, describe_record
+from raptor.transforms.rewrite_choices import JoinedLayer, OnVectorUnit, RewriteChoice, describe_record
 
 Range = JsonPair[int, int]
 
@@ -56,11 +50,11 @@ class LineGrid(StrictDataclass):
 
     Core (s, g, p) multiplies the input channels `ins[g]`, one range after another, for the output columns `cols[s]` and
     the output channels `outs[p]`. `height` and `pixels`: number of lines of a block, and its largest number of pixels.
-    `outputs`: number of output pixels that a block owns, 0 for blocks side by side (`raptor.mapping.line_unfolding`). A
-    line is computed in steps of `step` blocks; between two steps, a core can exchange messages. `copies`: number of
-    equal matrices, which the products of a line use in turn, because a crossbar multiplies one vector at a time.
-    `clipped`: matrices have no columns for outputs beyond the image or the columns of the core.
-    """
+    `outputs`: number of output pixels that a block owns, 0 for blocks side by side
+    (`raptor.mapping.modes.line_unfolding`). A line is computed in steps of `step` blocks; between two steps, a core can
+    exchange messages. `copies`: number of equal matrices, which the products of a line use in turn, because a crossbar
+    multiplies one vector at a time. `clipped`: matrices have no columns for outputs beyond the image or the columns of
+    the core."""
 
     cols: JsonArray[Range]
     ins: JsonArray[JsonArray[Range]]
@@ -92,7 +86,7 @@ class KernelUnfolding(StrictDataclass):
 
 @dataclass(frozen=True, slots=True)
 class FullyConnected(StrictDataclass):
-    """A layer of one output pixel, with matrices of several output tiles (`raptor.mapping.fully_connected`).
+    """A layer of one output pixel, with matrices of several output tiles (`raptor.mapping.modes.dense_unfolding`).
 
     `cores`: the core of each matrix. All cores multiply at once; then each output tile is added up on one of them. The
     steps of a recurrent layer may have several copies of the matrices: then the cores of each copy follow one another.

@@ -8,7 +8,7 @@ A tuned number that only one module uses is in that module. Times and sizes of t
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-from raptor.common.arguments import argument_error, parse_dict, parse_finite
+from raptor.common.options.arguments import argument_error, parse_dict, parse_finite
 from raptor.target.arch import MESH_FLIT_NS, Target, estimate_flit_ns
 
 MESSAGE_OVERHEAD_NS = 120

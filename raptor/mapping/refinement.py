@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from raptor.common.errors import UserError
-from raptor.common.strict import JsonArray, StrictDataclass
+from raptor.common.files.schema_types import JsonArray, StrictDataclass
 
 
 class RefinementError(UserError):

@@ -7,11 +7,11 @@ from functools import partial
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.knobs import TuningKnobs
+from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import Pace
-from raptor.mapping.pixelwise import map_pixelwise
-from raptor.mapping.plan_cache import PlanCache
-from raptor.mapping.reference import map_raptor
-from raptor.mapping.rows import map_rows
+from raptor.mapping.pixelwise_mapping import map_pixelwise
+from raptor.mapping.reference_mapping import map_raptor
+from raptor.mapping.row_mapping import map_rows
 from raptor.target.arch import Target
 
 

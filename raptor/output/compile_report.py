@@ -12,24 +12,24 @@ import numpy as np
 from pydantic import Field
 
 from raptor.codegen import InstructionStreams
-from raptor.common import storage
-from raptor.common.given import check_program_path
-from raptor.common.strict import JsonArray, JsonObject, StrictSchema
+from raptor.common.files import file_access
+from raptor.common.files.program_path import check_program_path
+from raptor.common.files.schema_types import JsonArray, JsonObject, StrictSchema
 from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.layers import filter_key
-from raptor.graph.macs import count_macs
+from raptor.graph.mac_count import count_macs
 from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LineUnfolding, Matrix
 from raptor.mapping.decision import LayerRecord as DecidedLayer
-from raptor.mapping.line_unfolding import LineMatrix
+from raptor.mapping.modes.line_unfolding import LineMatrix
 from raptor.mapping.paces import StoredPace
-from raptor.mapping.trial import SearchTrial
+from raptor.mapping.search_trial import SearchTrial
 from raptor.output import files
 from raptor.pim.ir import PimProgram
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.operations import Stencil
 from raptor.target import isa
 from raptor.target.arch import Target
-from raptor.transforms.choices import JoinedLayer, OnVectorUnit
+from raptor.transforms.rewrite_choices import JoinedLayer, OnVectorUnit
 
 
 class LayerReport(StrictSchema):
@@ -115,16 +115,16 @@ def read_report(folder: Path) -> tuple[CompileReport, files.OutputManifest]:
     Raises `UserError` if `folder` is not such a directory.
     """
     check_program_path(folder, directory=True)
-    manifest = storage.read_json_file(files.OutputManifest, folder, files.MANIFEST)
-    return storage.read_json_file(CompileReport, folder, files.REPORT), manifest
+    manifest = file_access.read_json_file(files.OutputManifest, folder, files.MANIFEST)
+    return file_access.read_json_file(CompileReport, folder, files.REPORT), manifest
 
 
 def read_any_report(folder: Path) -> CompileReport:
     """Reads the report of an output directory with one or several segments. Raises `UserError` for other folders."""
     if not (folder / files.SEGMENTS).is_file():
         return read_report(folder)[0]
-    storage.read_json_file(files.SegmentList, folder, files.SEGMENTS)
-    return storage.read_json_file(CompileReport, folder, files.REPORT)
+    file_access.read_json_file(files.SegmentList, folder, files.SEGMENTS)
+    return file_access.read_json_file(CompileReport, folder, files.REPORT)
 
 
 def make_report(

@@ -14,18 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from raptor.common.digests import digest_matrix
-from raptor.common.option_values import Requant
-from raptor.common.strict import (
-    JsonArray,
-    JsonObject,
-    JsonPair,
-    StrictDataclass,
-    StrictSchema,
-    is_none,
-)
-from raptor.target.element import MOST_EXACT_INTEGER
-from raptor.target.layout import Image, TensorRegion
+from raptor.common.files.matrix_digests import digest_matrix
+from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictDataclass, StrictSchema, is_none
+from raptor.common.options.option_values import Requant
+from raptor.target.chip_elements import MOST_EXACT_INTEGER
+from raptor.target.tensor_layout import Image, TensorRegion
 
 AnyMatrix = npt.NDArray[np.generic]
 
@@ -164,7 +157,7 @@ class TensorPlace(CodedTensor):
     """A model input or output in global memory.
 
     `shape` is the ONNX shape. `image_shape` has the same elements in the same (C) order. Its axis `channel_axis` is
-    divided into tiles, which are stored pixel by pixel (`raptor.target.layout`).
+    divided into tiles, which are stored pixel by pixel (`raptor.target.tensor_layout`).
     """
 
     name: str
@@ -438,7 +431,7 @@ class SegmentList(StrictSchema):
 class GroupWrite(StrictSchema):
     """An array group to be written: crossbars from `first` on, for a matrix of `rows` x `cols` weights.
 
-    `sha256`: digest of the matrix, its shape included (`raptor.common.digests`).
+    `sha256`: digest of the matrix, its shape included (`raptor.common.files.matrix_digests`).
     """
 
     core: Count

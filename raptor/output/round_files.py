@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from raptor.common.strict import JsonArray, StrictSchema
+from raptor.common.files.schema_types import JsonArray, StrictSchema
 from raptor.output.files import FORMAT_VERSION, Address, Count, GroupWrite
 
 

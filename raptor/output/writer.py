@@ -17,16 +17,16 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from raptor.common import storage
 from raptor.common.errors import UserError
-from raptor.common.lock import lock_directory
-from raptor.common.option_values import StreamFormat, WeightFormat
-from raptor.common.spelling import spell_option
-from raptor.common.threads import CheckedThreadPool
-from raptor.mapping.file import MappingFile
+from raptor.common.files import file_access
+from raptor.common.files.directory_lock import lock_directory
+from raptor.common.option_spelling import spell_option
+from raptor.common.options.option_values import StreamFormat, WeightFormat
+from raptor.common.process.thread_pool import CheckedThreadPool
+from raptor.mapping.mapping_file import MappingFile
 from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport
-from raptor.output.matrices import CrossbarMatrices
+from raptor.output.crossbar_matrices import CrossbarMatrices
 from raptor.target import arch, encoding, isa
 from raptor.target.arch import Target, arch_json
 from raptor.target.device_file import DeviceFile
@@ -112,7 +112,7 @@ def _write_program(artifacts: ProgramArtifacts, folder: Path, form: _Form) -> di
         integers=artifacts.integers,
         files=entries,
     )
-    return {**entries, files.MANIFEST: _write_file(folder, (files.MANIFEST, [storage.model_to_json(manifest)]))[1]}
+    return {**entries, files.MANIFEST: _write_file(folder, (files.MANIFEST, [file_access.model_to_json(manifest)]))[1]}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,10 +163,13 @@ def write_hosted_directory(
     form = _Form(version, stream_format, weight_format)
     with replace_folder(folder, force=force) as temporary:
         segments = tuple(_write_segment(s, k, temporary, form) for k, s in enumerate(artifacts.segments))
-        contents = [(files.MODEL, [artifacts.onnx_bytes]), (files.REPORT, [storage.model_to_json(artifacts.report)])]
+        contents = [
+            (files.MODEL, [artifacts.onnx_bytes]),
+            (files.REPORT, [file_access.model_to_json(artifacts.report)]),
+        ]
         if artifacts.rounds is not None and artifacts.device is not None:
-            contents.append((files.ROUNDS, [storage.model_to_json(artifacts.rounds)]))
-            contents.append((files.DEVICE, [storage.model_to_json(artifacts.device)]))
+            contents.append((files.ROUNDS, [file_access.model_to_json(artifacts.rounds)]))
+            contents.append((files.DEVICE, [file_access.model_to_json(artifacts.device)]))
         listed = files.SegmentList(
             tool=f"{_TOOL} {version}",
             model=artifacts.name,
@@ -178,7 +181,7 @@ def write_hosted_directory(
             host_nodes=artifacts.host_nodes,
             files=dict(_write_file(temporary, content) for content in contents),
         )
-        _write_file(temporary, (files.SEGMENTS, [storage.model_to_json(listed)]))
+        _write_file(temporary, (files.SEGMENTS, [file_access.model_to_json(listed)]))
         ready()
 
 
@@ -316,12 +319,12 @@ def _contents(
     yield files.CONSTANTS, [_npy(artifacts.constants)]
     yield from _weights(artifacts.weights, weight_format)
     yield from _streams(artifacts, stream_format)
-    yield files.CONFIG, [storage.model_to_json(artifacts.config)]
-    yield files.MEMORY, [storage.model_to_json(artifacts.memory)]
+    yield files.CONFIG, [file_access.model_to_json(artifacts.config)]
+    yield files.MEMORY, [file_access.model_to_json(artifacts.memory)]
     yield files.LAYERS, [artifacts.layers]
     yield files.STEPS, [artifacts.steps]
     yield files.MAPPING, [artifacts.mapping.to_json()]
-    yield files.REPORT, [storage.model_to_json(artifacts.report)]
+    yield files.REPORT, [file_access.model_to_json(artifacts.report)]
     yield files.ARCH, [arch_json(artifacts.arch)]
     yield files.NETWORK, arch.write_network(artifacts.arch)
 

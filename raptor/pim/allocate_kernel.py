@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.jit import interpret_first, kernel
+from raptor.common.jit.decorators import interpret_first, kernel
 
 Ints = npt.NDArray[np.int64]
 

@@ -7,14 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import CapacityError
-from raptor.common.spelling import spell_option
-from raptor.pim.allocate import ALIGNMENT
+from raptor.common.option_spelling import spell_option
+from raptor.pim.allocate_memory import ALIGNMENT
 from raptor.spatial.compute_op import Compute
 from raptor.spatial.ir import SpatialGraph, TakeRows
-from raptor.spatial.placed import Fetch, Schedule
+from raptor.spatial.placed_graph import Fetch, Schedule
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.arch import Target
-from raptor.target.element import MODELLED_FLOAT, Bytes, to_bytes
+from raptor.target.chip_elements import MODELLED_FLOAT, Bytes, to_bytes
 
 WORD_BYTES = 4
 """Number of bytes that `sld` reads."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from raptor.mapping.decision import Matrix
-from raptor.mapping.line_unfolding import LineMatrix
+from raptor.mapping.modes.line_unfolding import LineMatrix
 from raptor.pim.operations import Buffer, Load, LoadRows, Receive, Send, Store
-from raptor.pim.steps import Ints, StepColumns
+from raptor.pim.step_columns import Ints, StepColumns
 from raptor.spatial.operations import Operation
-from raptor.target.element import MODELLED_FLOAT, ElementCoding, ElementType
-from raptor.target.layout import Image, TensorRegion
+from raptor.target.chip_elements import MODELLED_FLOAT, ElementCoding, ElementType
+from raptor.target.tensor_layout import Image, TensorRegion
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from raptor.spatial.choose_order import choose_order
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.mesh_placement import place_cores
 from raptor.spatial.partition import partition
-from raptor.spatial.placed import Fetch, Partition, PlacedGraph, Schedule
+from raptor.spatial.placed_graph import Fetch, Partition, PlacedGraph, Schedule
 from raptor.spatial.refine import refine
-from raptor.spatial.schedule import schedule
-from raptor.spatial.verify_placed import verify_partition, verify_placed, verify_schedule
-from raptor.spatial.verify_tiles import verify_spatial
+from raptor.spatial.scheduling.list_schedule import schedule
+from raptor.spatial.verification.verify_placed import verify_partition, verify_placed, verify_schedule
+from raptor.spatial.verification.verify_tiles import verify_spatial
 
 __all__ = [
     "Fetch",

@@ -5,7 +5,7 @@ from typing import TypeAlias
 import msgspec
 
 from raptor.mapping.decision import Matrix
-from raptor.mapping.line_unfolding import LineMatrix
+from raptor.mapping.modes.line_unfolding import LineMatrix
 from raptor.spatial.operations import OneResult
 from raptor.spatial.tiles import Tile
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.sorting import sorted_isin
+from raptor.common.sorted_sets import sorted_isin
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.operations import Operation, repetition_pattern, shape_key
 from raptor.spatial.tiles import ConstantTile, Tile
-from raptor.target.element import ElementType
+from raptor.target.chip_elements import ElementType
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

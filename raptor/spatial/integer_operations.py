@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from raptor.graph.steps import RequantiseRecipe, VectorStep
+from raptor.graph.requantise.vector_program import RequantiseRecipe, VectorStep
 from raptor.spatial.operations import OneResult, V
-from raptor.target.element import ElementType, integer_type
+from raptor.target.chip_elements import ElementType, integer_type
 
 WORD = integer_type(32)
 """Element type of intermediate values of a requantisation."""

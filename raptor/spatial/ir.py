@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Indices, Numbers
 from raptor.mapping.decision import Matrix
-from raptor.mapping.line_unfolding import LineMatrix
+from raptor.mapping.modes.line_unfolding import LineMatrix
 from raptor.spatial.compute_op import Compute
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.operations import OneResult, V
 from raptor.spatial.tiles import ConstantTile, Tile
-from raptor.target.element import ElementCoding
-from raptor.target.layout import Image, TensorRegion
+from raptor.target.chip_elements import ElementCoding
+from raptor.target.tensor_layout import Image, TensorRegion
 
 
 class Copy(OneResult[V], frozen=True, gc=False):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from raptor.mapping.decision import Decision, LineFlow
 from raptor.spatial.ir import Copy
-from raptor.spatial.placed import Partition, PlacedGraph
+from raptor.spatial.placed_graph import Partition, PlacedGraph
 from raptor.target.arch import Target
 from raptor.target.timing import message_flits
 

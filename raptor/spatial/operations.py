@@ -18,7 +18,7 @@ from raptor.graph.ir import MapFunction, format_window
 from raptor.graph.window import Window, WindowTable
 from raptor.spatial.operation_fields import OperationFields
 from raptor.spatial.tiles import ConstantTile, ShapedValue
-from raptor.target.element import MODELLED_FLOAT
+from raptor.target.chip_elements import MODELLED_FLOAT
 
 V = TypeVar("V", bound=ShapedValue)
 W = TypeVar("W", bound=ShapedValue)
@@ -178,7 +178,7 @@ class ApplyFilters(OneResult[V], frozen=True, gc=False):
 
 
 class ApplyLine(OneResult[V], frozen=True, gc=False, eq=False):
-    """MVMs of blocks of image lines, one after another (`raptor.mapping.line_unfolding`).
+    """MVMs of blocks of image lines, one after another (`raptor.mapping.modes.line_unfolding`).
 
     products: [products, 4], rows (matrix, index of the line, first element of the block in the line, first element of
     the product in the result).

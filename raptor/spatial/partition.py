@@ -2,8 +2,8 @@
 
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
-from raptor.spatial.lower_graph import lower_graph
-from raptor.spatial.placed import Partition
+from raptor.spatial.lowering.lower_graph import lower_graph
+from raptor.spatial.placed_graph import Partition
 from raptor.spatial.refine import apply_refinement
 from raptor.target.arch import Target
 

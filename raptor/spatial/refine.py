@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision, LineFlow
 from raptor.mapping.refinement import MovedComputes, ProducedConstants, Refinement, RefinementError
-from raptor.spatial.even_out import balance_load
-from raptor.spatial.lower_graph import lower_graph
-from raptor.spatial.make_constants import ConstantUses, check_constants, choose_constants, make_constants
-from raptor.spatial.move_computes import check_moves, move_computes
-from raptor.spatial.placed import Partition
-from raptor.spatial.relays import check_relays, choose_relays, relay_values
-from raptor.spatial.to_readers import sink_to_readers
+from raptor.spatial.lowering.lower_graph import lower_graph
+from raptor.spatial.placed_graph import Partition
+from raptor.spatial.refinement.load_balancing import balance_load
+from raptor.spatial.refinement.make_constants import ConstantUses, check_constants, choose_constants, make_constants
+from raptor.spatial.refinement.move_computes import check_moves, move_computes
+from raptor.spatial.refinement.sink_input_work import sink_to_readers
+from raptor.spatial.refinement.value_relays import check_relays, choose_relays, relay_values
 from raptor.target.arch import Target
 
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from raptor.target.element import MODELLED_FLOAT, ElementType
+from raptor.target.chip_elements import MODELLED_FLOAT, ElementType
 
 
 def tile_name(tensor: str, index: int) -> str:

@@ -14,11 +14,11 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from raptor.common import storage
-from raptor.common.arguments import parse_path
 from raptor.common.errors import UserError
-from raptor.common.strict import StrictSchema
-from raptor.target.analog import CellModel, ReadOut
+from raptor.common.files import file_access
+from raptor.common.files.schema_types import StrictSchema
+from raptor.common.options.arguments import parse_path
+from raptor.target.cell_models import CellModel, ReadOut
 
 _LIMIT_BYTES = 2**16
 Positive = Annotated[float, Field(gt=0, le=1e18)]
@@ -117,7 +117,7 @@ def load_device(source: str | Path) -> DeviceFile:
         file = Path(str(_folder())) / f"{source}.json"
     elif not file.is_file():
         raise UserError(f"device {file}: no such file; give a file or one of: {', '.join(device_presets())}")
-    return storage.read_json_file(DeviceFile, file.parent, file.name, limit_bytes=_LIMIT_BYTES)
+    return file_access.read_json_file(DeviceFile, file.parent, file.name, limit_bytes=_LIMIT_BYTES)
 
 
 def _folder() -> Traversable:

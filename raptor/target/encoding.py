@@ -16,7 +16,7 @@ import numpy.typing as npt
 import orjson
 
 from raptor.common.errors import InternalError, UserError
-from raptor.target import typed_json
+from raptor.target import instruction_json
 from raptor.target.isa import (
     BY_NAME,
     BY_OPCODE,
@@ -120,20 +120,20 @@ def decode_json(content: bytes, *, lenient: bool = False) -> Records:
     are cut off, integers wrap to 32 bits, registers may be up to 255; an `lmv` without size gets `NO_SIZE_FLAG`.
     Otherwise raises `UserError` for unknown operations and keys, values that are not integers of 32 bits, and registers
     that do not exist; it names the instruction and the field. Other ranges are left to `isa.find_range_faults`."""
-    typed = typed_json.decode_plain(content)
+    typed = instruction_json.decode_plain(content)
     if typed is None and lenient:
-        typed = typed_json.decode_loose(content)
+        typed = instruction_json.decode_loose(content)
     try:
         return _read_slowly(content, lenient) if typed is None else _typed_records(typed, lenient)
     except OverflowError:
         return _read_slowly(content, lenient)
 
 
-def _typed_records(typed: list[typed_json.TypedInstruction], lenient: bool) -> Records:
-    records = typed_json.to_records(typed)
+def _typed_records(typed: list[instruction_json.TypedInstruction], lenient: bool) -> Records:
+    records = instruction_json.to_records(typed)
     if lenient:
         moves = np.flatnonzero(records["opcode"] == _LMV)
-        sizes = typed_json.read_column([typed[i] for i in moves], "second").astype(np.int32)
+        sizes = instruction_json.read_column([typed[i] for i in moves], "second").astype(np.int32)
         records["flags"][moves[sizes == 0]] = NO_SIZE_FLAG
     return records
 
@@ -295,7 +295,7 @@ def _checked(value: object, operand: Operand, spec: Instruction, lenient: bool) 
         value = int(value)
     if not isinstance(value, int) or (isinstance(value, bool) and not lenient):
         raise UserError(f"{where}: expected an integer, found {_short(value)}")
-    highest = typed_json.HIGHEST_REGISTER if lenient else operand.high
+    highest = instruction_json.HIGHEST_REGISTER if lenient else operand.high
     if operand.is_register and not operand.low <= value <= highest:
         raise UserError(f"{where}: no register {value}; expected {operand.low} to {operand.high}")
     if value not in _INT32 and not lenient:

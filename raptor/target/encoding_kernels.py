@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from raptor.common.jit import helper, interpret_first, kernel
+from raptor.common.jit.decorators import helper, interpret_first, kernel
 
 _MINUS, _ZERO = 45, 48
 

@@ -23,7 +23,7 @@ from raptor.target.arch import (
     memory_flit_ns,
     upper_bound_flit_ns,
 )
-from raptor.target.element import ElementType
+from raptor.target.chip_elements import ElementType
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

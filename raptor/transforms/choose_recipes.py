@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from raptor.common.errors import UserError, VerifyError
-from raptor.common.option_values import Requant
-from raptor.common.spelling import spell_option
-from raptor.graph.instruction import VrequantParams
+from raptor.common.option_spelling import spell_option
+from raptor.common.options.option_values import Requant
 from raptor.graph.ir import Graph, Node, Requantise
-from raptor.graph.prove import prove_recipe
-from raptor.graph.recipes import NoRecipeError, find_exact_recipe, find_short_recipe
-from raptor.graph.select_instruction import find_vrequant, prove_vrequant
-from raptor.graph.steps import RequantiseRecipe
+from raptor.graph.requantise.proof import prove_recipe
+from raptor.graph.requantise.select_instruction import find_vrequant, prove_vrequant
+from raptor.graph.requantise.synthesis import NoRecipeError, find_exact_recipe, find_short_recipe
+from raptor.graph.requantise.vector_program import RequantiseRecipe
+from raptor.graph.requantise.vrequant import VrequantParams
 
 
 @dataclass(frozen=True, slots=True)

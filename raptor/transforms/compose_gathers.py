@@ -17,8 +17,8 @@ import numpy as np
 
 from raptor.graph.ir import Concat, Constant, Filter, Graph, Indices, Map, Move, Node, Operator, Pool, Rename, Stencil
 from raptor.graph.layers import is_depthwise
-from raptor.graph.streams import can_stream
-from raptor.target.layout import Image
+from raptor.graph.streaming_layout import can_stream
+from raptor.target.tensor_layout import Image
 
 
 def compose_gathers(graph: Graph) -> Graph:

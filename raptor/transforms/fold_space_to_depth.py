@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from raptor.graph.ir import Concat, Filter, Graph, Indices, Move, Node, Rename, Tensor
-from raptor.graph.streams import drop_unused_moves
-from raptor.target.layout import Image
+from raptor.graph.streaming_layout import drop_unused_moves
+from raptor.target.tensor_layout import Image
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,11 +13,11 @@ import numpy as np
 
 from raptor.graph.ir import Constant, Filter, Graph, Map, Move, Node, Tensor
 from raptor.graph.layers import is_dense
-from raptor.graph.streams import is_token_layout
+from raptor.graph.streaming_layout import is_token_layout
 from raptor.target.arch import Target
-from raptor.target.element import MODELLED_FLOAT
+from raptor.target.chip_elements import MODELLED_FLOAT
 from raptor.target.timing import mvmul_ns
-from raptor.transforms.choices import JoinedLayer, RewriteChoice
+from raptor.transforms.rewrite_choices import JoinedLayer, RewriteChoice
 
 LEAST_SAVED = 0.1
 """Share of the time of all products that a fusion must save, because each layer then has to take its channels."""

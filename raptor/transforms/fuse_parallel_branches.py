@@ -18,8 +18,8 @@ import numpy.typing as npt
 from raptor.graph.ir import Constant, Filter, Graph, Indices, Map, Node, Operator, Rename, Tensor
 from raptor.graph.layers import is_channel_sum
 from raptor.graph.window import Window
-from raptor.target.element import MODELLED_FLOAT
-from raptor.transforms.choices import JoinedLayer, RewriteChoice
+from raptor.target.chip_elements import MODELLED_FLOAT
+from raptor.transforms.rewrite_choices import JoinedLayer, RewriteChoice
 
 Doubles = npt.NDArray[np.float64]
 ONE: Doubles = np.ones(1)

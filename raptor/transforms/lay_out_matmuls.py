@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from raptor.graph.ir import Dot, Graph, Move, Node
-from raptor.target.layout import Image
+from raptor.target.tensor_layout import Image
 
 
 def lay_out_matmuls(graph: Graph) -> Graph:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.constants import drop_repetitions
+from raptor.graph.constant_arrays import drop_repetitions
 from raptor.graph.ir import (
     ChannelSum,
     Constant,
@@ -32,11 +32,11 @@ from raptor.graph.ir import (
     Tensor,
 )
 from raptor.graph.layers import is_pointwise
-from raptor.graph.moves import make_move
-from raptor.graph.requantise import Requantise
-from raptor.graph.streams import drop_unused_moves, is_token_layout
+from raptor.graph.rearrangement import make_move
+from raptor.graph.requantise.definition import Requantise
+from raptor.graph.streaming_layout import drop_unused_moves, is_token_layout
 from raptor.graph.window import Window
-from raptor.target.layout import Image
+from raptor.target.tensor_layout import Image
 from raptor.transforms.token_layouts import TokenLayouts, c_positions, moved_from
 
 Ints = npt.NDArray[np.int64]

@@ -3,15 +3,14 @@
 A signal [N, C, T] has the pixels of images of one line, [N, C, 1, T], and a volume [N, C, D, H, W] has the pixels of
 images [N, C, D * H, W]: nothing moves. Their columns go to several cores, as the columns of an image do. Windows over
 volumes keep their three dimensions, and windows over a batch get the batch as a dimension: all dimensions but the last
-say which lines they read (`raptor.mapping.window_axis`). Tables of pixels stay as they are. Only signals and volumes
-that are connected to a layer or a product are lifted.
-"""
+say which lines they read (`raptor.mapping.modes.window_axis`). Tables of pixels stay as they are. Only signals and
+volumes that are connected to a layer or a product are lifted."""
 
 import math
 from collections.abc import Container
 from dataclasses import replace
 
-from raptor.common.disjoint import DisjointSets
+from raptor.common.union_find import DisjointSets
 from raptor.graph.ir import (
     ChannelSum,
     Concat,
@@ -28,9 +27,9 @@ from raptor.graph.ir import (
     Softmax,
     Stencil,
 )
-from raptor.graph.streams import can_stream
+from raptor.graph.streaming_layout import can_stream
 from raptor.graph.window import Window
-from raptor.target.layout import Image
+from raptor.target.tensor_layout import Image
 
 _Weighing = Filter | Pool | Stencil
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from raptor.graph.ir import Constant, Dot, Graph, Indices, Map, Move, Node, Rename, Tensor
-from raptor.graph.streams import can_stream, drop_unused_moves, is_token_layout
-from raptor.target.layout import Image
+from raptor.graph.streaming_layout import can_stream, drop_unused_moves, is_token_layout
+from raptor.target.tensor_layout import Image
 
 
 def sink_transposes(graph: Graph) -> Graph:

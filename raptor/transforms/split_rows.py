@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from raptor.common.disjoint import DisjointSets
-from raptor.graph.constants import drop_repetitions
+from raptor.common.union_find import DisjointSets
+from raptor.graph.constant_arrays import drop_repetitions
 from raptor.graph.ir import ChannelSum, Concat, Constant, Filter, Graph, Map, Move, Node, Rename, Softmax
 from raptor.graph.layers import is_pointwise
-from raptor.graph.streams import MOST_LINES
+from raptor.graph.streaming_layout import MOST_LINES
 from raptor.graph.window import Window
-from raptor.target.layout import Image
+from raptor.target.tensor_layout import Image
 
 FEWEST = 4
 """Fewest pixels of a line; shorter lines would be too many."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.disjoint import DisjointSets
+from raptor.common.union_find import DisjointSets
 from raptor.graph.ir import (
     ChannelSum,
     Dot,
@@ -21,10 +21,10 @@ from raptor.graph.ir import (
     Take,
 )
 from raptor.graph.layers import is_pointwise
-from raptor.graph.requantise import Requantise
-from raptor.graph.streams import is_token_layout
+from raptor.graph.requantise.definition import Requantise
+from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import cached_input_pixels
-from raptor.target.layout import Image
+from raptor.target.tensor_layout import Image
 
 Ints = npt.NDArray[np.int64]
 

@@ -19,7 +19,7 @@ from raptor.graph.layers import (
 )
 from raptor.target.arch import Target
 from raptor.target.timing import mvmul_ns, vector_ns
-from raptor.transforms.choices import OnVectorUnit, RewriteChoice
+from raptor.transforms.rewrite_choices import OnVectorUnit, RewriteChoice
 
 
 def use_vector_unit(graph: Graph, rewrites: RewriteChoice) -> Graph:

@@ -20,7 +20,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from tests.frontend.support import Array
+from tests.tiny_models import Array
 
 ROUNDING = 1e-6
 """Relative to the largest value of a tensor: 16 half units in the last place."""

@@ -28,8 +28,8 @@ from tests.all_graphs import (
     truth,
 )
 from tests.all_graphs.builder import FAMILIES, MAX_ELEMENTS, OPSETS, STEPS, TOLERANCE, Builder, MisfitError
-from tests.frontend.support import Array
 from tests.pipeline import arch_file
+from tests.tiny_models import Array
 from validator.checks import Severity
 from validator.simulate.builtin import simulate
 from validator.validate import validate

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tests.all_graphs.builder import Builder, Shape, step
-from tests.frontend.support import Array
+from tests.tiny_models import Array
 
 
 @step("movement", 2)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import raptor
-from raptor.cli import app
 from raptor.common.errors import UserError
-from tests.frontend.support import golden, make_model, node
-from tests.rounds.support import chain
-from validator.load import load_output
-from validator.program import LoadedProgram
-from validator.run import prepare_machine
+from raptor.tools.cli import app
+from tests.oversized_models import chain
+from tests.tiny_models import golden, make_model, node
+from validator.execution.run import prepare_machine
+from validator.load.output_directory import load_output
+from validator.program.program import LoadedProgram
 
 CHIP = {"xbar": 16, "cores": 6, "xbars_per_core": 8}
 DACS = 6

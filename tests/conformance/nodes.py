@@ -18,8 +18,8 @@ from onnx import TensorProto, numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-from raptor.backend import RaptorBackend
 from raptor.common.errors import RaptorError
+from raptor.integrations.onnx_backend import RaptorBackend
 from tests.conformance.suite import explain
 
 Array = npt.NDArray[Any]

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from raptor.backend import RaptorBackend, RaptorRep
 from raptor.common.errors import RaptorError
+from raptor.integrations.onnx_backend import RaptorBackend, RaptorRep
 
 FOLDER = Path(__file__).parent
 CASES, PASSING, HOSTED = FOLDER / "cases.txt", FOLDER / "passing.txt", FOLDER / "hosted.txt"

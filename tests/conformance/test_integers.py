@@ -9,8 +9,8 @@ from onnx import TensorProto, numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-from raptor.backend import RaptorBackend
 from raptor.common.errors import UserError
+from raptor.integrations.onnx_backend import RaptorBackend
 
 QUANTISED = ("quantizelinear", "dequantizelinear", "qlinearconv", "qlinearmatmul", "convinteger", "matmulinteger")
 FLOATS = ("e4m3fn", "e5m2", "float4e2m1")

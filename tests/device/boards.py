@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from raptor.device import Device, DeviceInfo
-from raptor.device.account import OperationCosts
 from raptor.device.back_end import Array
-from raptor.device.ideal import NumpyCrossbars
+from raptor.device.backends.ideal_crossbars import NumpyCrossbars
+from raptor.device.usage_statistics import OperationCosts
 from raptor.target.arch import load
 from raptor.target.device_file import DeviceFile, load_device
 

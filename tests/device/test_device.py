@@ -22,7 +22,7 @@ from raptor.device import (
     ShapeError,
     StaleHandleError,
 )
-from raptor.device.ideal import NumpyCrossbars, multiply_in_order
+from raptor.device.backends.ideal_crossbars import NumpyCrossbars, multiply_in_order
 from tests.device.boards import BadCrossbars, SlowCrossbars, info, opened
 
 EYE = np.eye(4, dtype=np.float32)
@@ -324,7 +324,7 @@ def test_a_back_end_and_a_scheduler_of_another_package(tmp_path: Path, monkeypat
         "[raptor.schedulers]\nfirst = my_board:first\nbroken = my_board:nothing\n"
     )
     (tmp_path / "my_board.py").write_text(
-        "from raptor.device.ideal import NumpyCrossbars\n"
+        "from raptor.device.backends.ideal_crossbars import NumpyCrossbars\n"
         "from raptor.device.schedulers import asap\n"
         "class Board(NumpyCrossbars):\n    pass\n"
         "def first(graph, crossbars):\n    return asap(graph, 1)\n"

@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 
 import raptor
-from raptor.cli import app
-from raptor.device import programs, server
-from raptor.device.client import TIMEOUT_S
+from raptor.device import program_execution, server
+from raptor.device.backends.socket_client import TIMEOUT_S
 from raptor.device.device import Device
+from raptor.device.resident_matrices import ResidentMatrices
 from raptor.device.server import started
-from raptor.device.written import ResidentMatrices
+from raptor.tools.cli import app
 from tests.pipeline import conv_model
-from validator.program import LoadedProgram
+from validator.program.program import LoadedProgram
 
 BOARD = """
 import os, signal, sys
 from raptor.device import DeviceInfo
-from raptor.device.ideal import NumpyCrossbars
+from raptor.device.backends.ideal_crossbars import NumpyCrossbars
 from raptor.device.server import serve
 
 class Board(NumpyCrossbars):
@@ -72,7 +72,7 @@ def board(when: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
 
 def kill_when_written(process: "subprocess.Popen[str]", monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills a driver that is idle: all matrices are written, and no product is asked for."""
-    write = programs.write_program
+    write = program_execution.write_program
 
     def kill(device: Device, program: LoadedProgram) -> ResidentMatrices:
         written = write(device, program)
@@ -80,7 +80,7 @@ def kill_when_written(process: "subprocess.Popen[str]", monkeypatch: pytest.Monk
         process.wait()
         return written
 
-    monkeypatch.setattr(programs, "write_program", kill)
+    monkeypatch.setattr(program_execution, "write_program", kill)
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,15 @@ import pytest
 import raptor
 import raptor.device
 from raptor.common.errors import CapacityError
-from raptor.device.programs import DeviceWriter
+from raptor.device.program_execution import DeviceWriter
+from raptor.device.resident_matrices import SharedCrossbars
 from raptor.device.server import started
-from raptor.device.written import SharedCrossbars
-from tests.frontend.support import node, random
-from tests.hosted.support import compiled, sandwich
-from tests.rounds.support import CHIP, chain
-from validator.hosted.load import load_segmented
-from validator.hosted.rounds import iterate_groups, read_rounds
-from validator.hosted.run import run_segmented
+from tests.oversized_models import CHIP, chain
+from tests.segmented_models import compiled, sandwich
+from tests.tiny_models import node, random
+from validator.hosted.run_segments import run_segmented
+from validator.load.segmented_program import load_segmented
+from validator.program.rounds import iterate_groups, read_rounds
 from validator.validate import validate
 
 WIDE = {"xbar": 36, "crossbars": 64}

@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto
 
 import raptor
-from raptor.cli import app
+from raptor.tools.cli import app
 from tests.frontend.exporters import CASES, Case
-from tests.frontend.support import golden, random
+from tests.tiny_models import golden, random
 
 CHIP = ["--xbar", "16", "--cores", "8", "--xbars-per-core", "128"]
 

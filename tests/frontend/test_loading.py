@@ -11,12 +11,12 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from raptor.common.errors import InternalError, UnsupportedError, UserError
-from raptor.common.spelling import spell_as_flags
+from raptor.common.option_spelling import spell_as_flags
 from raptor.frontend import load
 from raptor.frontend.registry import OperatorImporter
 from raptor.graph.evaluate import evaluate_graph
 from raptor.options import ModelInputs
-from tests.frontend.support import compare, golden, make_model, node, random, single
+from tests.tiny_models import compare, golden, make_model, node, random, single
 
 
 def conv_model(batch: int | str = 1) -> ModelProto:
@@ -330,7 +330,7 @@ def test_a_failing_importer_is_our_fault(monkeypatch: pytest.MonkeyPatch):
     def fail(*_: object) -> None:
         raise ZeroDivisionError("by accident")
 
-    monkeypatch.setattr("raptor.frontend.translating.find_importer", lambda *_: OperatorImporter("Relu", 1, "", fail))
+    monkeypatch.setattr("raptor.frontend.import_graph.find_importer", lambda *_: OperatorImporter("Relu", 1, "", fail))
     with pytest.raises(InternalError, match=r"import of my_relu \(Relu\) failed: ZeroDivisionError\('by accident'\)"):
         load(single("Relu", (1, 2)))
 

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 import raptor
-from tests.frontend.support import make_model, node, random
 from tests.pipeline import THESIS_CHIP
+from tests.tiny_models import make_model, node, random
 
 
 @cache

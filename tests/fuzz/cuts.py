@@ -12,9 +12,10 @@ import onnx
 from onnx import helper, numpy_helper
 
 import raptor
-from raptor.common import storage
 from raptor.common.errors import CapacityError, UserError
-from raptor.frontend import asking, reading
+from raptor.common.files import file_access
+from raptor.frontend import support_query
+from raptor.frontend.proto import read_model
 from raptor.options import ModelInputs
 from raptor.output import files
 from tests.all_graphs.builder import TOLERANCE
@@ -24,8 +25,8 @@ from tests.fuzz.campaign import BrokenError, Draw, Part
 from tests.fuzz.graphs import GROWN, chip
 from tests.fuzz.isolation import isolated
 from validator.checks import check
+from validator.judge.validation_report import ValidationReport
 from validator.validate import validate
-from validator.validation_report import ValidationReport
 
 FOCUSES = ("convolution", "product", "convolution", "recurrent", "all")
 MOST_NODES, SECONDS = 25, 180
@@ -36,7 +37,9 @@ def made(number: int, most: int) -> tuple[Case, tuple[str, ...]]:
     rng = Random(f"cut:{number}")
     graph = build(rng, FOCUSES[number % len(FOCUSES)], most)
     case = Case(graph.model(), graph.inputs, chip(rng) | {"mapping": rng.choice(("rows", "raptor"))})
-    names = dict.fromkeys(a.name for a in asking.query_support(reading.read_model(case.model), ModelInputs()).answers)
+    names = dict.fromkeys(
+        a.name for a in support_query.query_support(read_model.read_model(case.model), ModelInputs()).answers
+    )
     share = rng.choice((0.05, 0.2, 0.5))
     return case, tuple(name for name in names if rng.random() < share)
 
@@ -52,7 +55,7 @@ def tried(case: Case, nodes: Sequence[str], number: int, folder: Path) -> None:
     if not (out / files.SEGMENTS).is_file():
         print("right: all on the chip")
         return
-    listed = storage.read_json_file(files.SegmentList, out, files.SEGMENTS)
+    listed = file_access.read_json_file(files.SegmentList, out, files.SEGMENTS)
     wrong = [f for f in check(out) if f.severity == "error"]
     assert not wrong, wrong[0]
     report = _validated(case, out)

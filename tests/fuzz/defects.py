@@ -1,10 +1,9 @@
 """The table of planted defects, `defects.toml`.
 
 Its sections say what must see a defect: `floats`, `integers` and `rounds` the validator and the checks, on the cases of
-`tests.fuzz.planted`; `engine` the comparison of the two engines in `tests/validator/test_machine_defects.py`; a file of
-tests one test of it, because the values stay right. A function is named by so much of the end of its qualified name
-(`package.module.Class.method`) that RAPTOR has only one. How a rewrite is written: `tests.fuzz.rewriting`.
-"""
+`tests.fuzz.planted`; `engine` the comparison of the two engines in `tests/validator/engines/test_machine_defects.py`; a
+file of tests one test of it, because the values stay right. A function is named by so much of the end of its qualified
+name (`package.module.Class.method`) that RAPTOR has only one. How a rewrite is written: `tests.fuzz.rewriting`."""
 
 import ast
 import re

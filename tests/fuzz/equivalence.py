@@ -14,9 +14,9 @@ import onnx
 import onnxruntime as ort
 from onnx import ModelProto, numpy_helper
 
-from validator.load import load_output
-from validator.program import LoadedProgram
-from validator.run import run_program
+from validator.execution.run import run_program
+from validator.load.output_directory import load_output
+from validator.program.program import LoadedProgram
 
 NEAR = 1e-3
 """Largest difference of two numbers that count as equal, relative to the largest number.

@@ -20,8 +20,8 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from raptor.cli import app
-from raptor.common.stopping import EXIT_INTERRUPTED, EXIT_TERMINATED
+from raptor.common.process.signals import EXIT_INTERRUPTED, EXIT_TERMINATED
+from raptor.tools.cli import app
 from tests.fuzz import programs
 from tests.fuzz.bases import bases
 from tests.fuzz.campaign import BrokenError, Part
@@ -290,7 +290,7 @@ def no_cache(folder: Path, rng: Random) -> str:
 
 def _afresh(*arguments: str | Path, surroundings: Mapping[str, str] | None = None, memory_bytes: int = -1) -> Outcome:
     """Runs `raptor` in a new process, which has imported nothing yet. `surroundings`: environment variables."""
-    code = "import sys, raptor.cli.app; raptor.cli.app.main(sys.argv[1:])"
+    code = "import sys, raptor.tools.cli.app; raptor.tools.cli.app.main(sys.argv[1:])"
     begin = time.monotonic()
     try:
         done = subprocess.run(

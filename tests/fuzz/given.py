@@ -12,11 +12,11 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 import raptor
-from tests.frontend.support import make_model, node, random
 from tests.fuzz import isolation, programs
 from tests.fuzz.campaign import BrokenError, Part
 from tests.fuzz.hostile import endless
 from tests.fuzz.mutations import MisfitError, change_value, extend, flip_bits, splice, truncate
+from tests.tiny_models import make_model, node, random
 
 SPOIL = (flip_bits, flip_bits, truncate, extend, splice)
 MAPPINGS = ("raptor", "rows", "pixelwise")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import raptor
-from raptor.common import storage
 from raptor.common.errors import CapacityError, UserError
+from raptor.common.files import file_access
 from raptor.output import files
 from raptor.output.compile_report import CompileReport
 from tests.all_graphs.builder import FAMILIES, TOLERANCE
@@ -109,7 +109,7 @@ def replayed(case: Case, program: raptor.Program, folder: Path) -> None:
     options |= {"cores": program.artifacts.arch.core_count, "mapping": folder / "mapping.json"}
     again = raptor.compile(case.model, **{k: v for k, v in options.items() if k not in ("optimize", "effort", "knobs")})
     one, two = (
-        storage.read_json_file(files.OutputManifest, p, files.MANIFEST)
+        file_access.read_json_file(files.OutputManifest, p, files.MANIFEST)
         for p in (folder / "text", again.save(folder / "again"))
     )
     other = {name for name in one.files.keys() | two.files.keys() if one.files.get(name) != two.files.get(name)}

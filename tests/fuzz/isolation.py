@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from raptor.cli import app
-from raptor.common.printable import escape_unprintable
+from raptor.common.terminal.escaping import escape_unprintable
+from raptor.tools.cli import app
 
 GIB = 2**30
 STATUSES = (0, 1, 2, 3)

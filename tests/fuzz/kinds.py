@@ -10,15 +10,15 @@ import numpy as np
 from raptor.common.errors import UserError
 from tests.all_graphs.builder import TOLERANCE
 from tests.all_graphs.cases import Case
-from tests.frontend.support import Array, golden
 from tests.fuzz import graphs, programs
 from tests.fuzz.campaign import BrokenError, Draw, Part
-from validator.bounds import IndexBounds
-from validator.judging import validate_program
-from validator.kinds import INPUT_KINDS, draw_values
-from validator.load import load_output
+from tests.tiny_models import Array, golden
+from validator.execution.input_kinds import INPUT_KINDS, draw_values
+from validator.execution.run import UNLIMITED
+from validator.judge.judge_program import validate_program
+from validator.load.output_directory import load_output
+from validator.model.index_bounds import IndexBounds
 from validator.options import ValidationSettings
-from validator.run import UNLIMITED
 
 _RECURRENT = ("RNN", "GRU", "LSTM")
 _MOST = np.finfo(np.float32).max

@@ -17,10 +17,10 @@ from typing import Any
 
 from onnx import ModelProto
 
-from tests.frontend.support import make_model, node, random
 from tests.fuzz.campaign import BrokenError, Draw, Part
 from tests.fuzz.defects import DEFECTS, ROOT, Defect
 from tests.fuzz.isolation import isolated
+from tests.tiny_models import make_model, node, random
 
 # Models and checks that catch them
 

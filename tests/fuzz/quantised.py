@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from raptor.common import storage
 from raptor.common.errors import CapacityError, UserError
+from raptor.common.files import file_access
 from raptor.output import files
 from tests.all_graphs.builder import MisfitError
 from tests.all_graphs.cases import Case
@@ -66,7 +66,7 @@ def tried(case: Case, floats: bool, number: int, folder: Path) -> None:
     out = program.save(folder / "out", force=True, **formats)
     wrong = [f for f in check(out) if f.severity == "error"]
     assert not wrong, wrong[0]
-    numbers = storage.read_json_file(files.OutputManifest, out, files.MANIFEST).numbers
+    numbers = file_access.read_json_file(files.OutputManifest, out, files.MANIFEST).numbers
     assert numbers == "int" or floats, "sections of floats where integers do"
     slow = number % 5 == 0 and program.report.instruction_count < SLOWLY
     options: Any = {"engine": "python" if slow else "numba", "schedule": "round-robin" if number % 2 else "block"}

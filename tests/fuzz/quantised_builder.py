@@ -11,7 +11,7 @@ import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from tests.all_graphs.builder import MisfitError
-from tests.frontend.support import Array
+from tests.tiny_models import Array
 
 MAX_ELEMENTS = 400
 OPSET, OLD_OPSETS = 21, (13, 15, 17, 19)

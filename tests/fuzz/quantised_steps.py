@@ -8,7 +8,6 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from tests.all_graphs.builder import MisfitError
-from tests.frontend.support import Array
 from tests.fuzz.quantised_builder import (
     CONTRIBUTED,
     MAX_ELEMENTS,
@@ -20,6 +19,7 @@ from tests.fuzz.quantised_builder import (
     limits,
     of_type,
 )
+from tests.tiny_models import Array
 
 STEPS: list[Step] = []
 BYTES = ("uint8", "int8")

@@ -14,11 +14,11 @@ from onnx import ModelProto
 import raptor
 from raptor.common.errors import CapacityError
 from tests.all_graphs.cases import build
-from tests.frontend.support import Array, make_model, node
 from tests.fuzz import programs
 from tests.fuzz.campaign import BrokenError, Draw, Part
 from tests.fuzz.faults import content
 from tests.fuzz.graphs import GROWN, chip
+from tests.tiny_models import Array, make_model, node
 
 Outputs = dict[str, Array]
 Relation = Callable[[Draw, Path], None]

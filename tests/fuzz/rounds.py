@@ -13,9 +13,9 @@ import onnx
 
 import raptor
 from raptor.api import Program
-from raptor.common import storage
 from raptor.common.errors import CapacityError, UserError
-from raptor.driver import Driver, StoppedAfterPass
+from raptor.common.files import file_access
+from raptor.compiler.pass_driver import Driver, StoppedAfterPass
 from raptor.output import files, round_files
 from raptor.output.writer import HostedArtifacts
 from tests.all_graphs.builder import TOLERANCE
@@ -25,7 +25,7 @@ from tests.fuzz.campaign import BrokenError, Draw, Part
 from tests.fuzz.graphs import chip
 from tests.fuzz.isolation import isolated
 from validator.checks import check
-from validator.hosted.load import load_segmented
+from validator.load.segmented_program import load_segmented
 from validator.validate import validate
 
 FOCUSES = ("convolution", "product", "convolution", "product", "all")
@@ -100,7 +100,7 @@ def tried(case: Case, number: int, folder: Path) -> None:
     if not (out / files.ROUNDS).is_file():
         print(_without_rounds(out, case))
         return
-    found = storage.read_json_file(round_files.RoundList, out, files.ROUNDS)
+    found = file_access.read_json_file(round_files.RoundList, out, files.ROUNDS)
     figures = raptor.simulate(out, mode="throughput").reloading
     assert figures is not None
     assert figures.batch_ns >= figures.writing_ns >= 0

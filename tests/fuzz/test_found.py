@@ -23,25 +23,25 @@ from onnx.external_data_helper import set_external_data
 from pydantic import BaseModel, ValidationError
 
 import raptor
-from raptor.analysis.inspection import inspect
-from raptor.cli import app
+from docgen.json_schemas import FILE_CLASSES
 from raptor.common.errors import RaptorError, UnsupportedError, UserError
-from raptor.common.jit import kernel
-from raptor.common.threads import CheckedThreadPool
-from raptor.schemas import FILE_CLASSES
+from raptor.common.jit.decorators import kernel
+from raptor.common.process.thread_pool import CheckedThreadPool
+from raptor.compiler.analysis.inspection import inspect
 from raptor.spatial.mesh_placement import optimise_places
 from raptor.target import arch as architectures
 from raptor.target import encoding, isa
-from raptor.target.arch.schema import ArchFile
-from tests.frontend.support import Array, make_model, node, random
+from raptor.target.arch.pimsim_schema import ArchFile
+from raptor.tools.cli import app
 from tests.fuzz.campaign import Draw
 from tests.fuzz.graphs import GRAPHS
 from tests.fuzz.mutations import seal
 from tests.pipeline import THESIS_CHIP, by_line, conv_model, passes
 from tests.pipeline import check as compiled_and_right
+from tests.tiny_models import Array, make_model, node, random
 from validator.checks import check
 from validator.simulate.builtin import simulate
-from validator.simulate.simulated_chip import read_simulated_chip
+from validator.simulate.cycle.simulated_chip import read_simulated_chip
 from validator.validate import validate
 
 
@@ -530,7 +530,7 @@ def test_an_interrupt_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("raptor.cli.zoo.show", interrupt)
+    monkeypatch.setattr("raptor.tools.cli.model_zoo.show", interrupt)
     with pytest.raises(SystemExit) as stopped:
         app.main(["models"])
     assert stopped.value.code == 130
@@ -541,7 +541,7 @@ def test_an_interrupt_that_compiled_code_does_not_see(monkeypatch: pytest.Monkey
     def show(*_: object, **__: object) -> None:
         raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
 
-    monkeypatch.setattr("raptor.cli.zoo.show", show)
+    monkeypatch.setattr("raptor.tools.cli.model_zoo.show", show)
     with pytest.raises(SystemExit) as stopped:
         app.main(["models"])
     assert stopped.value.code == 130
@@ -558,7 +558,7 @@ def test_an_interrupt_that_a_library_drops(monkeypatch: pytest.MonkeyPatch, caps
         time.sleep(5)
 
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    monkeypatch.setattr("raptor.cli.zoo.show", show)
+    monkeypatch.setattr("raptor.tools.cli.model_zoo.show", show)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a process that a shell runs with &
     try:
         with pytest.raises(SystemExit) as stopped:
@@ -618,7 +618,7 @@ def test_no_room_for_temporary_files(
     def full(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("raptor.frontend.canonical._move_weights", full)
+    monkeypatch.setattr("raptor.frontend.canonical.canonicalise._move_weights", full)
     path = tmp_path / "model.onnx"
     path.write_bytes(conv_model((1, 3, 4, 4), 3).SerializeToString())
     with pytest.raises(SystemExit) as stopped:
@@ -631,7 +631,7 @@ def test_no_room_for_temporary_files(
 def test_a_limit_below_what_libraries_need(mib: int):
     """Libraries abort, exit, interrupt themselves or, with some limits, wait for ever."""
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({mib} << 20, {mib} << 20)); "
-    code = f"{limit} from raptor.cli import app; app.main(['check', 'nowhere'])"
+    code = f"{limit} from raptor.tools.cli import app; app.main(['check', 'nowhere'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False)
     assert (done.returncode, done.stderr) == (
         2,

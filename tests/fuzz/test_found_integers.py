@@ -12,8 +12,8 @@ import raptor
 from raptor.common.errors import UserError
 from raptor.frontend import load
 from raptor.graph.ir import Requantise
-from tests.frontend.support import Array, make_model, node
 from tests.fuzz.quantised_steps import STEPS
+from tests.tiny_models import Array, make_model, node
 from validator.validate import validate
 
 SCALES: dict[str, Any] = {"s": np.float32(0.02), "t": np.float32(0.013), "u": np.float32(0.0071), "z": np.uint8(40)}

@@ -5,7 +5,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from tests.frontend.support import golden
+from tests.tiny_models import golden
 
 WEIGHT_ERROR = 2.0**-21
 """Four half units in the last place: less than what a float32 sum of a few hundred products is off."""

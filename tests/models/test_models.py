@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 import models
-from models.builder import ModelBuilder
+from models.model_builder import ModelBuilder
 
 Array = NDArray[np.float32]
 Options = dict[str, models.Value]

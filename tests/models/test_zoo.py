@@ -8,13 +8,13 @@ import onnx
 import pytest
 
 import models
-from models.light import LIGHT_MODELS, build_light
-from tests.frontend.support import golden
+from models.onnx_light import LIGHT_MODELS, build_light
 from tests.models.rounding import tolerance
 from tests.models.test_models import small_options
 from tests.pipeline import compile_to_fit
-from validator.load import load_output
-from validator.run import run_program
+from tests.tiny_models import golden
+from validator.execution.run import run_program
+from validator.load.output_directory import load_output
 
 _ALWAYS_SMALL = ("mlp", "lenet5", "mlp3", "wavenet_cell", "lstm", "bert_tiny")
 FULL_SIZE = [name for name in models.MODELS if name not in _ALWAYS_SMALL]

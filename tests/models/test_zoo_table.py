@@ -3,8 +3,8 @@
 import pytest
 
 import models
-from tests import zoo_table
-from tests.zoo_table import MAPPINGS, TABLE, differences, figures, row
+from tests.models import zoo_table
+from tests.models.zoo_table import MAPPINGS, TABLE, differences, figures, row
 
 OFTEN = (
     *("mlp", "lenet5", "resnet18", "shufflenet_v2"),

@@ -6,7 +6,7 @@ import numpy as np
 
 from raptor.pim.ir import CoreProgram
 from raptor.pim.operations import Buffer, Load, Receive, Send, Store
-from raptor.pim.steps import (
+from raptor.pim.step_columns import (
     LOAD,
     RECEIVE,
     SEND,

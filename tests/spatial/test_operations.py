@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import fields, replace
 
 from raptor.codegen.emit import EMITTERS
-from raptor.graph.steps import RequantiseRecipe
+from raptor.graph.requantise.vector_program import RequantiseRecipe
 from raptor.pim.operations import Buffer, Load, LoadRows, Receive, Repeat, Send, Store
 from raptor.spatial.ir import Copy, TakeRows
 from raptor.spatial.operations import ChannelPiece, OneResult, Operation, V, Vector, W

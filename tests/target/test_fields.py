@@ -13,17 +13,17 @@ import numpy as np
 import orjson
 import pytest
 
-from raptor.mapping.file import target_digest
+from raptor.mapping.mapping_file import target_digest
 from raptor.mapping.paces import Pace, apply_pace
 from raptor.target import timing
 from raptor.target.arch import Target, arch_json, load, parse_arch
-from raptor.target.arch.fields import field_paths
+from raptor.target.arch.field_names import field_paths
 from tests.target.test_timing import ceiled, cycles, latency_ns
 from tests.validator.builder import op, stream
-from validator.network import MeshTable
-from validator.programs import RawProgram
-from validator.simulate import cycle_model
-from validator.simulate.simulated_chip import SimulatedChip
+from validator.program.network_table import MeshTable
+from validator.program.pimsim_program import RawProgram
+from validator.simulate.cycle import cycle_model
+from validator.simulate.cycle.simulated_chip import SimulatedChip
 
 TARGET = load("bench", cores=4)
 LENGTH, XBARS = 3000, 3

@@ -12,9 +12,9 @@ import pytest
 
 from raptor.target import timing
 from raptor.target.arch import ChipDescription, Target, Widths, mesh_latency
-from raptor.target.arch.schema import ArchFile
+from raptor.target.arch.pimsim_schema import ArchFile
 from tests.validator.builder import op, stream
-from validator.programs import RawProgram
+from validator.program.pimsim_program import RawProgram
 from validator.simulate.builtin import estimate_program
 
 CORES = 4

@@ -16,12 +16,12 @@ from raptor.spatial import SpatialGraph
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy
 from raptor.spatial.operations import Move as MoveTile
-from raptor.spatial.origins import ElementOrigins
-from raptor.spatial.verify_moves import verify_moves
+from raptor.spatial.verification.element_origins import ElementOrigins
+from raptor.spatial.verification.verify_moves import verify_moves
 from raptor.transforms.compose_gathers import compose_gathers
-from tests.frontend.support import load, make_model, node, random
 from tests.graphs import models as random_models
 from tests.pipeline import Passes, check, passes
+from tests.tiny_models import load, make_model, node, random
 
 CHIP: dict[str, Any] = {"xbar": (16, 16), "xbars_per_core": 40, "cores": 60, "mapping": "rows"}
 CHANNELS = 20

@@ -7,8 +7,8 @@ import pytest
 from onnx import ModelProto, TensorProto
 
 import raptor
-from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, conv_model, count_ops, passes
+from tests.tiny_models import make_model, node, random
 from validator.validate import validate
 
 CHIP = {"xbar": 4, "xbars_per_core": 16, "cores": 4}

@@ -10,8 +10,8 @@ from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Concat, Filter, Graph, Move
 from raptor.transforms.fold_space_to_depth import fold_space_to_depth
-from tests.frontend.support import make_model, node, random
 from tests.pipeline import check
+from tests.tiny_models import make_model, node, random
 
 WEIGHTS = {
     "small": random(5, 12, 1, 1),

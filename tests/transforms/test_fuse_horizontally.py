@@ -11,10 +11,10 @@ from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Filter, Graph
 from raptor.mapping.decision import Decision, LineUnfolding
 from raptor.target import arch as architectures
-from raptor.transforms.choices import JoinedLayer, RewriteChoice
 from raptor.transforms.fuse_horizontally import find_fusible_groups, find_fusions, fuse_horizontally
-from tests.frontend.support import make_model, node, random
+from raptor.transforms.rewrite_choices import JoinedLayer, RewriteChoice
 from tests.pipeline import check, faults, passes
+from tests.tiny_models import make_model, node, random
 
 CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 64, "cores": 24}
 ROWS: dict[str, Any] = CHIP | {"mapping": "rows"}

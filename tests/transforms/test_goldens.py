@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from raptor import pipeline
-from raptor.driver import Driver
+from raptor.compiler import pipeline
+from raptor.compiler.pass_driver import Driver
 from raptor.frontend import load
 from raptor.graph.ir import Graph
 from raptor.mapping.strategies import ROWS
-from tests.frontend.support import make_model, node, random
 from tests.paths import GOLDEN
 from tests.pipeline import chip
+from tests.tiny_models import make_model, node, random
 
 TEXTS = GOLDEN / "transforms"
 

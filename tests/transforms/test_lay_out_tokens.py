@@ -11,14 +11,14 @@ import models
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import ChannelSum, Dot, Graph, Move, Pool
-from raptor.graph.streams import is_token_layout
-from raptor.transforms.choices import RewriteChoice
+from raptor.graph.streaming_layout import is_token_layout
 from raptor.transforms.lay_out_tokens import lay_out_tokens
+from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.split_rows import split_rows
 from raptor.transforms.use_vector_unit import find_means, use_vector_unit
-from tests.frontend import support
-from tests.frontend.support import make_model, random
+from tests import tiny_models
 from tests.pipeline import check, chip, passes, streamed
+from tests.tiny_models import make_model, random
 
 SMALL: dict[str, dict[str, Any]] = {
     "bert_tiny": {"tokens": 6, "dim": 16, "depth": 1},
@@ -79,11 +79,11 @@ def test_lines_that_come_from_images_are_cut_to_their_width():
 
 def test_lines_are_cut_in_a_graph_with_a_constant():
     nodes = [
-        support.node("Conv", "x w", "a", pads=[1] * 4),
-        support.node("Reshape", "a line", "b"),
-        support.node("Sigmoid", "b", "y"),
-        support.node("Reshape", "b square", "c", name="square"),
-        support.node("EyeLike", "c", "z"),
+        tiny_models.node("Conv", "x w", "a", pads=[1] * 4),
+        tiny_models.node("Reshape", "a line", "b"),
+        tiny_models.node("Sigmoid", "b", "y"),
+        tiny_models.node("Reshape", "b square", "c", name="square"),
+        tiny_models.node("EyeLike", "c", "z"),
     ]
     constants = {"w": random(2, 2, 3, 3), "line": np.array([1, 2, 128]), "square": np.array([16, 16])}
     graph = load(make_model(nodes, {"x": (1, 2, 8, 16)}, {"y": 3, "z": 2}, constants)).graph
@@ -95,10 +95,10 @@ def test_lines_are_cut_in_a_graph_with_a_constant():
 @pytest.mark.parametrize("columns", [15, 61])
 def test_lines_stay_that_have_no_width_in_common_with_an_image(columns: int):
     nodes = [
-        support.node("Conv", "x w", "a", pads=[1] * 4),
-        support.node("Reshape", "a line", "b"),
-        support.node("Concat", "b more", "c", axis=2),
-        support.node("Sigmoid", "c", "y"),
+        tiny_models.node("Conv", "x w", "a", pads=[1] * 4),
+        tiny_models.node("Reshape", "a line", "b"),
+        tiny_models.node("Concat", "b more", "c", axis=2),
+        tiny_models.node("Sigmoid", "c", "y"),
     ]
     constants = {"w": random(2, 2, 3, 3), "line": np.array([1, 2, -1])}
     inputs = {"x": (1, 2, 7, 16), "more": (1, 2, columns)}
@@ -114,10 +114,10 @@ def test_a_graph_of_images_is_returned_as_it_is():
 def test_sums_for_whose_pixels_something_is_repeated_stay_pools():
     """A product wants the tokens of x as lines; the sum of each has one channel then, and the addend has three."""
     nodes = [
-        support.node("MatMul", "x w", "y"),
-        support.node("GlobalAveragePool", "x", "mean"),
-        support.node("Slice", "addends begin end", "addend"),
-        support.node("Add", "mean addend", "z"),
+        tiny_models.node("MatMul", "x w", "y"),
+        tiny_models.node("GlobalAveragePool", "x", "mean"),
+        tiny_models.node("Slice", "addends begin end", "addend"),
+        tiny_models.node("Add", "mean addend", "z"),
     ]
     constants = {"w": random(4, 5), "begin": np.array([1]), "end": np.array([2])}
     inputs = {"x": (3, 3, 4), "addends": (7,)}
@@ -142,10 +142,10 @@ def test_a_layer_whose_tokens_something_else_reads_is_computed_by_line(
 def test_a_sum_of_everything_beside_a_layer_of_tokens():
     """It is a sum over the channels of each token first, then one over the tokens, which nothing has laid out anew."""
     nodes = [
-        support.node("Sigmoid", "x", "s"),
-        support.node("Mul", "s other", "t"),
-        support.node("MatMul", "t w", "y"),
-        support.node("ReduceSum", "s axes", "z", keepdims=1),
+        tiny_models.node("Sigmoid", "x", "s"),
+        tiny_models.node("Mul", "s other", "t"),
+        tiny_models.node("MatMul", "t w", "y"),
+        tiny_models.node("ReduceSum", "s axes", "z", keepdims=1),
     ]
     constants = {"w": random(4, 5), "other": random(1, 3, 4), "axes": np.array([0, 1, 2])}
     check(make_model(nodes, {"x": (1, 3, 4)}, {"y": 3, "z": 3}, constants), xbar=8, xbars_per_core=4, cores=12)
@@ -154,9 +154,9 @@ def test_a_sum_of_everything_beside_a_layer_of_tokens():
 def test_a_sequence_of_fewer_tokens_than_there_are_heads():
     """The scores of 8 heads, with a normalisation of two sequences: each has one mean, and the heads have 8 lines."""
     nodes = [
-        support.node("MatMul", "q k", "scores", name="scores"),
-        support.node("Reshape", "scores two", "rows", name="rows"),
-        support.node("LayerNormalization", "rows scale", "y", name="norm", axis=-3),
+        tiny_models.node("MatMul", "q k", "scores", name="scores"),
+        tiny_models.node("Reshape", "scores two", "rows", name="rows"),
+        tiny_models.node("LayerNormalization", "rows scale", "y", name="norm", axis=-3),
     ]
     constants = {"two": np.array([2, 32, 1, 1]), "scale": random(32, 1, 1)}
     model = make_model(nodes, {"q": (4, 2, 4, 5), "k": (4, 2, 5, 2)}, ["y"], constants)
@@ -166,8 +166,8 @@ def test_a_sequence_of_fewer_tokens_than_there_are_heads():
 def test_a_sum_over_sequences_whose_tokens_have_two_axes():
     """A token is one of 2 rows of 4 elements. The pixels of the sum are elements of a token, not in their order."""
     nodes = [
-        support.node("Softmax", "x", "s", axis=1),
-        support.node("ReduceSumSquare", "s", "y", axes=[0, 2], keepdims=1),
+        tiny_models.node("Softmax", "x", "s", axis=1),
+        tiny_models.node("ReduceSumSquare", "s", "y", axes=[0, 2], keepdims=1),
     ]
     check(make_model(nodes, {"x": (2, 2, 1, 4)}, ["y"], opset=12), xbar=8, xbars_per_core=4, cores=4)
 
@@ -175,9 +175,9 @@ def test_a_sum_over_sequences_whose_tokens_have_two_axes():
 def test_a_product_over_several_pixels_with_a_result_like_tokens():
     """A batch of images is flattened and multiplied; another layer of tokens has the tensors laid out."""
     nodes = [
-        support.node("Reshape", "x flat", "t", name="flat"),
-        support.node("MatMul", "t w", "y", name="whole"),
-        support.node("MatMul", "s v", "z", name="tokens"),
+        tiny_models.node("Reshape", "x flat", "t", name="flat"),
+        tiny_models.node("MatMul", "t w", "y", name="whole"),
+        tiny_models.node("MatMul", "s v", "z", name="tokens"),
     ]
     constants = {"flat": np.array([1, 2, 12]), "w": random(12, 6), "v": random(4, 5)}
     model = make_model(nodes, {"x": (2, 2, 1, 3, 2), "s": (1, 6, 4)}, {"y": 3, "z": 3}, constants)
@@ -187,9 +187,9 @@ def test_a_product_over_several_pixels_with_a_result_like_tokens():
 def test_the_largest_element_of_a_token_is_no_sum():
     """Random graphs found it: `ReduceLogSumExp` adds the largest element of a token to a sum over its elements."""
     nodes = [
-        support.node("Reshape", "x s", "t", name="tokens"),
-        support.node("MatMul", "t w", "y", name="layer"),
-        support.node("ReduceLogSumExp", "t", "z", axes=[2], keepdims=0, name="sum"),
+        tiny_models.node("Reshape", "x s", "t", name="tokens"),
+        tiny_models.node("MatMul", "t w", "y", name="layer"),
+        tiny_models.node("ReduceLogSumExp", "t", "z", axes=[2], keepdims=0, name="sum"),
     ]
     graph = load(make_model(nodes, {"x": (12,)}, ["y", "z"], {"w": random(3, 3), "s": np.array([2, 2, 3])})).graph
     given = {"x": random(12, seed=3)}

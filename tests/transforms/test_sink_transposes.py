@@ -10,13 +10,13 @@ from onnx import ModelProto
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Dot, Graph, Map, Move, Node
-from raptor.graph.streams import is_token_layout
-from raptor.mapping.streaming import can_stream_product, find_views, line_channel_ranges
-from raptor.target.layout import Image
+from raptor.graph.streaming_layout import is_token_layout
+from raptor.mapping.modes.line_streaming import can_stream_product, find_views, line_channel_ranges
+from raptor.target.tensor_layout import Image
 from raptor.transforms.lay_out_tokens import lay_out_tokens
 from raptor.transforms.sink_transposes import sink_transposes
-from tests.frontend.support import make_model, node, random
 from tests.pipeline import check
+from tests.tiny_models import make_model, node, random
 
 
 def attention(*behind: Any, outputs: tuple[str, ...] = ("y",)) -> ModelProto:

@@ -13,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import raptor
 from raptor.common.errors import UserError
-from tests.frontend.support import make_model, node
+from tests.tiny_models import make_model, node
 from tests.validator.builder import Builder, address, op, place, seal, stream
 from validator.__main__ import main
-from validator.compare import compare_tensor, tally_errors
+from validator.judge.comparison import compare_tensor, tally_errors
 from validator.validate import validate
 
 RNG = np.random.default_rng(1)

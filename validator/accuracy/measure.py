@@ -12,12 +12,10 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.output import files
-from raptor.target.analog import Adc
 from raptor.target.arch import read_stored_target
+from raptor.target.cell_models import Adc
 from raptor.target.device_file import DeviceFile
-from validator.accuracy.data import LabelledData, read_labelled_data
-from validator.accuracy.deciding import find_class_rule
-from validator.accuracy.report import (
+from validator.accuracy.accuracy_report import (
     AccuracyPoint,
     AccuracyReport,
     ChipResult,
@@ -25,18 +23,20 @@ from validator.accuracy.report import (
     describe_setup,
     mean_of_known,
 )
-from validator.accuracy.running import Tick, default_workers, run_layer_tensors, run_scores, runtime_scores
+from validator.accuracy.classify import find_class_rule
+from validator.accuracy.labelled_data import LabelledData, read_labelled_data
+from validator.accuracy.sample_scores import Tick, default_workers, run_layer_tensors, run_scores, runtime_scores
 from validator.accuracy.statistics import snr_db, student_interval, wilson_interval
-from validator.crossbar.calibration import calibrate_converters
-from validator.crossbar.choice import resolve_kind
-from validator.crossbar.programming import program_crossbars
-from validator.crossbar.proof import prove_layers
-from validator.crossbar.settings import apply_settings, make_setup
-from validator.crossbar.setup import ChipSetup
-from validator.hosted.listing import require_one_segment
-from validator.load import load_output
+from validator.crossbar.chip_parameters import ChipSetup
+from validator.crossbar.chip_programming import program_crossbars
+from validator.crossbar.chip_settings import apply_settings, make_setup
+from validator.crossbar.lossless_proof import prove_layers
+from validator.execution.converter_calibration import calibrate_converters
+from validator.execution.crossbar_selection import resolve_kind
+from validator.load.output_directory import load_output
 from validator.options import CrossbarKind
-from validator.program import LoadedProgram
+from validator.program.program import LoadedProgram
+from validator.program.segment_list import require_one_segment
 
 Array = npt.NDArray[Any]
 Settings = Mapping[str, str]

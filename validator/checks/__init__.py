@@ -8,17 +8,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from raptor.common import arguments
-from raptor.common.option_values import parse_arch_source
+from raptor.common.options import arguments
+from raptor.common.options.option_values import parse_arch_source
 from raptor.output.files import ARCH, MemoryMap, SimulatorConfig
 from raptor.target.arch import Target
 from raptor.target.isa import Records
-from validator.checks import architecture, groups, hazards, memory, messages, sources, streams
 from validator.checks.findings import Finding, RuleTopic, Severity
-from validator.checks.loading import load_subject, read_network
-from validator.checks.rules import RULES, CheckRule, run_rule
-from validator.checks.subject import ArchitectureFile, CheckSubject, GroupShapes
-from validator.hosted.listing import chip_folders, has_segments
+from validator.checks.load_subject import load_subject, read_network
+from validator.checks.rule_registry import RULES, CheckRule, run_rule
+from validator.checks.rule_subject import ArchitectureFile, CheckSubject, GroupShapes
+from validator.checks.rules import (
+    architecture,
+    array_groups,
+    hazards,
+    memory_accesses,
+    messages,
+    program_files,
+    streams,
+)
+from validator.program.segment_list import chip_folders, has_segments
 
 __all__ = [
     "RULES",
@@ -32,7 +40,7 @@ __all__ = [
     "check_subject",
 ]
 
-_MODULES = (sources, streams, groups, memory, messages, hazards, architecture)
+_MODULES = (program_files, streams, array_groups, memory_accesses, messages, hazards, architecture)
 """Modules of rules. Importing them fills `RULES`, in the order of docs/reference/checks.md."""
 
 _ORDER = list(Severity)

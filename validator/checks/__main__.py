@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Sequence
 
-from validator.alone import run_alone
 from validator.check_cli import command
+from validator.standalone_cli import run_alone
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

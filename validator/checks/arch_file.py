@@ -6,7 +6,7 @@ from typing import Any
 from raptor.common.errors import UserError
 from raptor.target import arch as architectures
 from raptor.target.arch import drop_wrong_fields, parse_arch, read_arch
-from validator.checks.subject import ArchitectureFile
+from validator.checks.rule_subject import ArchitectureFile
 
 _MOST_PASSES = 200
 

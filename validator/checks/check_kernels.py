@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from raptor.common.jit import helper, interpret_first, kernel
+from raptor.common.jit.decorators import helper, interpret_first, kernel
 from raptor.target.isa import Timing
 from raptor.target.opcode_tables import (
     COLUMNS,
@@ -34,7 +34,7 @@ from raptor.target.opcode_tables import (
     TABLE,
     RuleColumn,
 )
-from validator.scalar_kernels import compute_scalar
+from validator.engines.scalar_kernels import compute_scalar
 
 _REGISTERS = 32
 

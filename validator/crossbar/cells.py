@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from raptor.target.analog import CellModel, ConductanceSpread
-from validator.crossbar import chance
-from validator.crossbar.setup import ChipSetup
-from validator.crossbar.wires import effective_conductances
+from raptor.target.cell_models import CellModel, ConductanceSpread
+from validator.crossbar import counter_rng
+from validator.crossbar.chip_parameters import ChipSetup
+from validator.crossbar.wire_resistance import effective_conductances
 
 Floats = npt.NDArray[np.float64]
 _MICRO = 1e6
@@ -56,7 +56,7 @@ def _after_programming(target: Floats, setup: ChipSetup, cells: CellModel, place
     spread = _programming_error(cells, setup.seconds)
     if spread is None:
         return target
-    key = chance.make_key(setup.seed, chance.PROGRAMMING, *place)
+    key = counter_rng.make_key(setup.seed, counter_rng.PROGRAMMING, *place)
     return np.maximum(target + spread.std(target) * _normals(key, target), 0.0)
 
 
@@ -73,7 +73,7 @@ def _after_drift(
     if drift is None or setup.seconds <= drift.t0_s:
         return held
     share = target / cells.on
-    key = chance.make_key(setup.seed, chance.DRIFT, *place)
+    key = counter_rng.make_key(setup.seed, counter_rng.DRIFT, *place)
     nu = np.abs(drift.mean.at(share) + drift.std.at(share) * _normals(key, held))
     return held * (setup.seconds / drift.t0_s) ** -nu
 
@@ -81,7 +81,9 @@ def _after_drift(
 def _with_stuck_cells(held: Floats, setup: ChipSetup, cells: CellModel, place: tuple[int, int, int]) -> Floats:
     if not cells.stuck_off and not cells.stuck_on:
         return held
-    drawn = chance.draw_uniforms(chance.make_key(setup.seed, chance.STUCK, *place), held.size).reshape(held.shape)
+    drawn = counter_rng.draw_uniforms(counter_rng.make_key(setup.seed, counter_rng.STUCK, *place), held.size).reshape(
+        held.shape
+    )
     at_off, at_on = drawn < cells.stuck_off, drawn > 1 - cells.stuck_on
     return np.where(at_off, cells.off, np.where(at_on, cells.on, held))
 
@@ -108,4 +110,4 @@ def _through_wires(held: Floats, setup: ChipSetup, cells: CellModel) -> Floats:
 
 
 def _normals(key: np.uint64, like: Floats) -> Floats:
-    return chance.draw_normals(key, like.size).reshape(like.shape)
+    return counter_rng.draw_normals(key, like.size).reshape(like.shape)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.target.analog import Adc
+from raptor.target.cell_models import Adc
 
 Floats = npt.NDArray[np.float64]
 

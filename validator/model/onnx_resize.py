@@ -23,10 +23,10 @@ import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
-from validator.marks import contains_name
 from validator.model.node import Array, attributes_of
 from validator.model.node_models import by_reference
-from validator.session import infer_types
+from validator.model.operator_scan import contains_name
+from validator.model.ort_session import infer_types
 
 _ROUNDING = 1e-4
 _MARKS = (b"align_corners", b"tf_crop_and_resize")

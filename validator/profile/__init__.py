@@ -1,4 +1,6 @@
-"""Profile of a program: its instructions, bytes, time and energy, split in several ways. `raptor.reporting` draws it.
+"""Profile of a program: its instructions, bytes, time and energy, split in several ways.
+
+`raptor.tools.reporting` draws it.
 
 It is independent of the compiler, like the rest of `validator`, and takes programs of other compilers too. Read the
 modules in this order:
@@ -16,7 +18,7 @@ modules in this order:
 
 from pathlib import Path
 
-from validator.profile.facts import Profile
+from validator.profile.profile_results import Profile
 
 __all__ = ["Profile", "profile"]
 
@@ -28,24 +30,33 @@ def profile(path: str | Path, arch: str | Path | None = None) -> Profile:
     is no architecture, or if the program does not end; `Profile.untimed` gives the reason. Raises `UserError` for files
     that cannot be read.
     """
-    from validator.profile import cores, crossbars, memory, mesh, parts, source, timeline, traffic
+    from validator.profile import (
+        core_positions,
+        core_profile,
+        crossbar_utilisation,
+        memory_usage,
+        node_profile,
+        profiled_program,
+        timeline,
+        traffic,
+    )
 
-    read = source.read_profiled_program(path, arch)
+    read = profiled_program.read_profiled_program(path, arch)
     return Profile(
         program=str(path),
         instructions=len(read.machine.words),
         chip=read.chip,
-        mesh=mesh.find_mesh(read),
+        mesh=core_positions.find_mesh(read),
         untimed=read.untimed,
-        estimate=source.estimate_sample(read),
+        estimate=profiled_program.estimate_sample(read),
         part_kind="node" if read.provenance.has_nodes else "instruction",
-        parts=parts.profile_parts(read),
-        part_names=parts.list_part_names(read),
-        cores=cores.profile_cores(read),
+        parts=node_profile.profile_parts(read),
+        part_names=node_profile.list_part_names(read),
+        cores=core_profile.profile_cores(read),
         traffic=traffic.profile_traffic(read),
         timeline=timeline.make_timeline(read),
-        local_memory=memory.profile_local_memory(read),
-        crossbars=crossbars.profile_crossbars(read),
+        local_memory=memory_usage.profile_local_memory(read),
+        crossbars=crossbar_utilisation.profile_crossbars(read),
         findings=read.findings,
         warnings=read.machine.warnings,
     )

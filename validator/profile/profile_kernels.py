@@ -6,7 +6,7 @@
 
 import numpy as np
 
-from raptor.common.jit import kernel
+from raptor.common.jit.decorators import kernel
 
 
 @kernel

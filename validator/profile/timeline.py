@@ -5,9 +5,9 @@ import numpy.typing as npt
 
 from raptor.target.isa import Timing
 from raptor.target.opcode_tables import MATRIX, TRANSFER, UNIT, VECTOR, timing_mask
-from validator.profile.facts import ACTIVITY_KINDS, NOBODY, CoreTimeline
-from validator.profile.parts import count_parts
-from validator.profile.source import ProfiledProgram
+from validator.profile.node_profile import count_parts
+from validator.profile.profile_results import ACTIVITY_KINDS, NOBODY, CoreTimeline
+from validator.profile.profiled_program import ProfiledProgram
 from validator.profile.traffic import find_partners
 
 Ints = npt.NDArray[np.int64]

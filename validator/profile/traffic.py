@@ -4,10 +4,10 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.target.isa import OPCODE
-from validator.profile.facts import GLOBAL_MEMORY, NOBODY, Mesh, MessageFlow
-from validator.profile.mesh import find_mesh
-from validator.profile.source import ProfiledProgram
-from validator.simulate.cycle_model import index_cores
+from validator.profile.core_positions import find_mesh
+from validator.profile.profile_results import GLOBAL_MEMORY, NOBODY, Mesh, MessageFlow
+from validator.profile.profiled_program import ProfiledProgram
+from validator.simulate.cycle.cycle_model import index_cores
 
 Ints = npt.NDArray[np.int64]
 

@@ -8,27 +8,21 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common import arguments
 from raptor.common.errors import UserError
+from raptor.common.options import arguments
 from raptor.target.arch import Target
-from validator.network import MeshTable
 from validator.options import FEWEST_ROUNDS, MODE, MOST_ROUNDS, Mode
-from validator.programs import RawProgram, read_program
-from validator.simulate import (
-    cycle_model,
-    energy,
-    layers,
-    path,
-    simulated_chip,
-    trace,
-)
-from validator.simulate.blocked import make_deadlock_error
-from validator.simulate.cycle_model import CycleModel, CycleRun
-from validator.simulate.efficiency import Efficiency, read_macs
-from validator.simulate.geometry import check_chip_fit
-from validator.simulate.links import measure_link_use
+from validator.program.network_table import MeshTable
+from validator.program.pimsim_program import RawProgram, read_program
+from validator.simulate.analysis import chrome_trace, critical_path, energy, instruction_nodes
+from validator.simulate.analysis.deadlock import make_deadlock_error
+from validator.simulate.analysis.efficiency import Efficiency, read_macs
+from validator.simulate.analysis.link_use import measure_link_use
+from validator.simulate.chip_fit import check_chip_fit
+from validator.simulate.cycle import cycle_model, simulated_chip
+from validator.simulate.cycle.cycle_model import CycleModel, CycleRun
+from validator.simulate.cycle.state_tables import CoreColumn, RunStop
 from validator.simulate.simulation_report import CoreUse, SimulationReport
-from validator.simulate.state import CoreColumn, RunStop
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -58,7 +52,7 @@ def simulate(
     chip = simulated_chip.read_simulated_chip(simulated_chip.find_arch_file(program) if arch is None else arch)
     raw = read_program(program)
     machine = cycle_model.build_cycle_model(raw, chip, check_chip_fit(raw, chip))
-    of = layers.read_provenance(raw, machine)
+    of = instruction_nodes.read_provenance(raw, machine)
     loaded = perf_counter()
     counting = energy.needs_counting(chip.target)
     run = cycle_model.run_cycle_model(machine, counting=counting)
@@ -72,9 +66,9 @@ def simulate(
         used = energy.compute_energy(machine, counts * shares[:, None], accesses, interval_ns)
     ran = perf_counter()
     effective = Efficiency.compute(read_macs(program), interval_ns or latency_ns, used.total)
-    credit = path.find_critical_times(machine, run)
+    credit = critical_path.find_critical_times(machine, run)
     if trace_file is not None:
-        trace.write_chrome_trace(trace_file, machine, run, of)
+        chrome_trace.write_chrome_trace(trace_file, machine, run, of)
     done = perf_counter()
     return SimulationReport(
         program=str(program),
@@ -91,7 +85,7 @@ def simulate(
         xbars_used=int(machine.xbars.sum()),
         xbars_available=chip.target.core_count * chip.target.xbars_per_core,
         critical_path_by="node" if of.has_nodes else "instruction",
-        critical_path_ns={name: ps / 1000 for name, ps in layers.sum_by_node(machine, of, credit).items()},
+        critical_path_ns={name: ps / 1000 for name, ps in instruction_nodes.sum_by_node(machine, of, credit).items()},
         seconds={"load": loaded - begin, "run": ran - loaded, "explain": done - ran},
         warnings=machine.warnings,
         links=measure_link_use(machine, chip.target, interval_ns or latency_ns),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from raptor.common.errors import UserError
-from raptor.common.option_conflicts import refuse_options
+from raptor.common.options.option_conflicts import refuse_options
 from validator.options import FEWEST_ROUNDS, MOST_ROUNDS, Mode
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def command(
 
     Example: raptor simulate out --trace trace.json
     """
-    from raptor.common import storage
-    from raptor.common.console import LiteralConsole
+    from raptor.common.files import file_access
+    from raptor.common.terminal.console import LiteralConsole
     from validator.simulate.simulation_report import show, to_json
 
     if mode == "latency":
@@ -61,8 +61,8 @@ def command(
     ):
         report = _simulate(out, arch, mode, samples, rate, trace, engine, pimsim)
     if json is not None:
-        storage.print_or_write("--json", json, to_json(report))
-    if not storage.is_stdout(json):
+        file_access.print_or_write("--json", json, to_json(report))
+    if not file_access.is_stdout(json):
         show(report, LiteralConsole(), quiet=quiet)
 
 
@@ -77,17 +77,17 @@ def _simulate(
     pimsim: Path | None,
 ) -> "SimulationReport":
     if engine == "builtin":
-        from validator.simulate.segments import simulate_any
+        from validator.simulate.segment_simulation import simulate_any
 
         return simulate_any(out, arch, mode=mode, samples=samples, trace_file=trace, rate=rate)
     if pimsim is None:
         raise UserError("--engine pimsim: say where the simulator is, with --pimsim PATH")
     if trace is not None:
         raise UserError("--trace needs --engine builtin")
-    from validator.hosted.listing import require_one_segment
+    from validator.program.segment_list import require_one_segment
 
     require_one_segment(out, "--engine pimsim")
+    from validator.simulate.cycle.simulated_chip import find_arch_file
     from validator.simulate.pimsim import simulate_with_pimsim as run_pimsim
-    from validator.simulate.simulated_chip import find_arch_file
 
     return run_pimsim(out, arch or find_arch_file(out), pimsim, mode=mode, samples=samples)

@@ -18,13 +18,13 @@ from raptor.target import encoding
 from raptor.target.arch import NETWORK_FILE
 from raptor.target.isa import RECORD
 from validator.errors import BlockedCore, DeadlockError
-from validator.network import MeshTable
 from validator.options import Mode
-from validator.programs import RawProgram, read_program
-from validator.simulate import cycle_model, simulated_chip
+from validator.program.network_table import MeshTable
+from validator.program.pimsim_program import RawProgram, read_program
+from validator.simulate.analysis.efficiency import Efficiency, read_macs
 from validator.simulate.builtin import simulate as estimate
-from validator.simulate.efficiency import Efficiency, read_macs
-from validator.simulate.geometry import check_chip_fit
+from validator.simulate.chip_fit import check_chip_fit
+from validator.simulate.cycle import cycle_model, simulated_chip
 from validator.simulate.simulation_report import SimulationReport
 
 ESTIMATOR = "pimsim-nn"

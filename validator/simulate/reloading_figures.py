@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from raptor.output.round_files import RoundEntry, RoundList
 from raptor.target.device_file import DeviceFile
-from validator.simulate.reloading import ReloadingFigures, RoundUse
 from validator.simulate.simulation_report import SimulationReport
+from validator.simulate.weight_reloading import ReloadingFigures, RoundUse
 
 SHARE = 0.1
 """Part of the time that writing may take at the batch that is reported."""

@@ -8,12 +8,12 @@ from typing import Literal
 import orjson
 from rich.table import Table
 
-from raptor.common.console import LiteralConsole
-from raptor.common.names import abbreviate_names
-from raptor.common.strict import WallTimes
+from raptor.common.files.schema_types import WallTimes
+from raptor.common.terminal.abbreviation import abbreviate_names
+from raptor.common.terminal.console import LiteralConsole
 from validator.options import Mode
-from validator.simulate.links import MOST_LINK_SHARE, LinkUse
-from validator.simulate.reloading import ReloadingFigures
+from validator.simulate.analysis.link_use import MOST_LINK_SHARE, LinkUse
+from validator.simulate.weight_reloading import ReloadingFigures
 
 _BUSIEST = 5
 _LAYERS = 12

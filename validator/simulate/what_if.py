@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from raptor.target.arch import CrossbarHardware
-from validator.simulate import builtin, cycle_model, simulated_chip
-from validator.simulate.cycle_model import CycleModel
+from validator.simulate import builtin
+from validator.simulate.cycle import cycle_model, simulated_chip
+from validator.simulate.cycle.cycle_model import CycleModel
 
 _CYCLES = (
     "dac_cycles",

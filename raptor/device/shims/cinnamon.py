@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from raptor.device.back_end import Array
+from raptor.device.backend_registry import open
 from raptor.device.crossbar import Crossbar, Operand
 from raptor.device.device import Device
 from raptor.device.futures import Future
 from raptor.device.graph import GraphValue, PlacedProduct, ProductGraph, ProductNode, SchedulerFunction
-from raptor.device.opening import open
-from raptor.device.shims.buffers import PendingResults
+from raptor.device.shims.tile_buffers import PendingResults
 
 R = TypeVar("R")
 A = TypeVar("A")

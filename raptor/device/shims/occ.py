@@ -9,7 +9,7 @@ import numpy as np
 from raptor.common.errors import UserError
 from raptor.device.back_end import Array
 from raptor.device.device import Device
-from raptor.device.shims.buffers import PendingResults
+from raptor.device.shims.tile_buffers import PendingResults
 
 
 class CimDialect(PendingResults):

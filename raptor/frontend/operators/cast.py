@@ -7,15 +7,15 @@ import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
-from raptor.frontend import steps, truth
-from raptor.frontend.formulas import FormulaBuilder
+from raptor.frontend.formulas import boolean_formulas, step_functions
+from raptor.frontend.formulas.formula import FormulaBuilder
+from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import NodeView
-from raptor.frontend.operators.shape import emit_rename
+from raptor.frontend.integers.affine_values import view_as_integers
+from raptor.frontend.operators.reshape import emit_rename
+from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import importer
-from raptor.frontend.views import view_as_integers
-from raptor.frontend.whole import find_type_limits, is_small_float
+from raptor.frontend.types.float32_integers import find_type_limits, is_small_float
 from raptor.graph.ir import Tensor
 
 _LEAST_BYTE = 127
@@ -65,7 +65,7 @@ def _lower_truth(node: NodeView, ctx: ImportContext) -> None:
         emit_rename(node, ctx)
         return
     f = FormulaBuilder.of(node, ctx, node.inputs[:1])
-    f.finish(truth.is_nonzero(f, f.operand(node.inputs[0])))
+    f.finish(boolean_formulas.is_nonzero(f, f.operand(node.inputs[0])))
 
 
 def _lower_integers(node: NodeView, ctx: ImportContext) -> None:
@@ -77,12 +77,12 @@ def _lower_integers(node: NodeView, ctx: ImportContext) -> None:
         return
     if find_type_limits(kind).high < _LEAST_BYTE:
         # Values that do not fit a type of less than 8 bits lose their high bits.
-        bounded = steps.truncate(f, f.min(f.max(x, _SMALL.low), _SMALL.high))
+        bounded = step_functions.truncate(f, f.min(f.max(x, _SMALL.low), _SMALL.high))
         assert isinstance(bounded, Tensor)
         ctx.declare_range(bounded.name, _SMALL)
         f.finish(bounded)
         return
-    f.finish(steps.truncate(f, x))
+    f.finish(step_functions.truncate(f, x))
     # For a number that the type does not hold, ONNX defines no result.
     if kind.itemsize < _WIDE_BYTES:
         ctx.declare_range(node.output, find_type_limits(kind))

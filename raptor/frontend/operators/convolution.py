@@ -3,15 +3,15 @@
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.building import OperatorBuilder
-from raptor.frontend.constants import natural_image
+from raptor.frontend.constant_pixels import natural_image
+from raptor.frontend.formulas.builder import OperatorBuilder
+from raptor.frontend.formulas.node_windows import read_window, spatial_dims
+from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import NodeView
-from raptor.frontend.operators.shared import require_bias
+from raptor.frontend.operators.operand_checks import require_bias
+from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import importer
-from raptor.frontend.windows import read_window, spatial_dims
-from raptor.graph.constants import copy_contiguous
+from raptor.graph.constant_arrays import copy_contiguous
 from raptor.graph.ir import Filter, Floats, Tensor
 from raptor.graph.window import Window
 

@@ -6,15 +6,15 @@ from typing import Literal
 
 import numpy as np
 
-from raptor.frontend.building import OperatorBuilder, read_constant_ints
+from raptor.frontend.formulas.builder import OperatorBuilder, read_constant_ints
+from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import NodeView
-from raptor.frontend.ranges import IntegerInterval
+from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import importer
+from raptor.frontend.types.integer_ranges import IntegerInterval
 from raptor.graph.ir import ConstantTensor, Tensor
-from raptor.graph.moves import c_order
-from raptor.target.layout import Image
+from raptor.graph.rearrangement import c_order
+from raptor.target.tensor_layout import Image
 
 MOST_SUMMED = 4096
 """Maximum number of elements that a product with a triangular matrix sums."""

@@ -5,14 +5,14 @@ from itertools import permutations
 
 import numpy as np
 
-from raptor.frontend.building import OperatorBuilder
-from raptor.frontend.constants import natural_image
-from raptor.frontend.formulas import FormulaBuilder, Value
+from raptor.frontend.constant_pixels import natural_image
+from raptor.frontend.formulas.builder import OperatorBuilder
+from raptor.frontend.formulas.formula import FormulaBuilder, Value
+from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import NodeView
+from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import importer
-from raptor.graph.moves import c_order
+from raptor.graph.rearrangement import c_order
 
 LARGEST_MATRIX = 4
 """Maximum size of the matrices: the sum has one product for each permutation of the rows."""

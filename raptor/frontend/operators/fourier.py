@@ -5,15 +5,15 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.building import OperatorBuilder, read_constant_ints
-from raptor.frontend.constants import Shape
+from raptor.frontend.constant_pixels import Shape
+from raptor.frontend.formulas.builder import OperatorBuilder, read_constant_ints
+from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import NodeView
+from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import importer
 from raptor.graph.ir import Floats, Indices, Tensor
-from raptor.graph.moves import c_order
-from raptor.target.layout import Image
+from raptor.graph.rearrangement import c_order
+from raptor.target.tensor_layout import Image
 
 LONGEST_TRANSFORM = 4096
 """Maximum length of a transform; its matrix has as many rows and columns."""

@@ -7,18 +7,18 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend import selection
-from raptor.frontend.building import OperatorBuilder, number_elements, read_axis, read_constant_ints
-from raptor.frontend.constants import Shape
-from raptor.frontend.formulas import FormulaBuilder
+from raptor.frontend.constant_pixels import Shape
+from raptor.frontend.formulas import selection
+from raptor.frontend.formulas.builder import OperatorBuilder, number_elements, read_axis, read_constant_ints
+from raptor.frontend.formulas.embedding_lookup import emit_lookup, read_table
+from raptor.frontend.formulas.formula import FormulaBuilder
+from raptor.frontend.formulas.scatter_gather import emit_gather, emit_gather_elements, emit_scatter
+from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal, NeedsConstantError
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import Array, NodeView
+from raptor.frontend.proto.nodes import Array, NodeView
 from raptor.frontend.registry import importer
-from raptor.frontend.scattering import emit_gather, emit_gather_elements, emit_scatter
-from raptor.frontend.takes import emit_lookup, read_table
 from raptor.graph.ir import Indices
-from raptor.graph.moves import c_order
+from raptor.graph.rearrangement import c_order
 
 
 @importer("Transpose", since=1)

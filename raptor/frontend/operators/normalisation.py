@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend import axes
-from raptor.frontend.axes import ReductionLayout
-from raptor.frontend.building import OperatorBuilder, read_axis
+from raptor.frontend.formulas import reductions
+from raptor.frontend.formulas.builder import OperatorBuilder, read_axis
+from raptor.frontend.formulas.reductions import ReductionLayout
+from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import NodeView
+from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import importer
 from raptor.graph.ir import Floats, Tensor
-from raptor.graph.moves import c_order
+from raptor.graph.rearrangement import c_order
 
 CONSTANT_LIMIT = "constant scale and bias"
 _LEAST_SUM, _LEAST_ROOT = 2.0**-149, 2.0**-75
@@ -40,8 +40,8 @@ def import_layer_normalization(node: NodeView, ctx: ImportContext) -> None:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over all dimensions from the axis on."""
     build = OperatorBuilder(node, ctx)
     x = ctx.tensor(node.inputs[0])
-    seen = axes.lay_out_reduction(build, x, range(read_axis(node, len(x.shape), -1), len(x.shape)))
-    mean = axes.emit_broadcast_sum(build, seen, 1 / seen.reduced_count)
+    seen = reductions.lay_out_reduction(build, x, range(read_axis(node, len(x.shape), -1), len(x.shape)))
+    mean = reductions.emit_broadcast_sum(build, seen, 1 / seen.reduced_count)
     centred = _centred(build, seen, mean)
     deviation = _root_mean_square(build, centred, node.number("epsilon", 1e-5))
     _finish_statistics(build, seen, mean, deviation)
@@ -54,7 +54,7 @@ def import_rms_normalization(node: NodeView, ctx: ImportContext) -> None:
     """x / sqrt(mean of x * x + epsilon) * scale over all dimensions from the axis on."""
     build = OperatorBuilder(node, ctx)
     x = ctx.tensor(node.inputs[0])
-    seen = axes.lay_out_reduction(build, x, range(read_axis(node, len(x.shape), -1), len(x.shape)))
+    seen = reductions.lay_out_reduction(build, x, range(read_axis(node, len(x.shape), -1), len(x.shape)))
     deviation = _root_mean_square(build, seen, node.number("epsilon", 1e-5))
     result = _divided(build, seen, deviation)
     build.finish(_scaled(build, result, x.shape, ctx.read_float32(node.inputs[1]), None))
@@ -66,8 +66,8 @@ def import_instance_normalization(node: NodeView, ctx: ImportContext) -> None:
     build = OperatorBuilder(node, ctx)
     x = ctx.tensor(node.inputs[0])
     scale, bias = (ctx.read_float32(i) for i in node.inputs[1:3])
-    seen = axes.lay_out_reduction(build, x, range(2, len(x.shape)), grouped=build.has_crossbars(x))
-    centred = _centred(build, seen, axes.emit_broadcast_sum(build, seen, 1 / seen.reduced_count))
+    seen = reductions.lay_out_reduction(build, x, range(2, len(x.shape)), grouped=build.has_crossbars(x))
+    centred = _centred(build, seen, reductions.emit_broadcast_sum(build, seen, 1 / seen.reduced_count))
     result = _divided(build, centred, _root_mean_square(build, centred, node.number("epsilon", 1e-5)))
     build.finish(_scaled(build, result, x.shape, _column(scale, x), _column(bias, x)))
 
@@ -78,8 +78,8 @@ def import_mean_variance_normalization(node: NodeView, ctx: ImportContext) -> No
     build = OperatorBuilder(node, ctx)
     x = ctx.tensor(node.inputs[0])
     chosen = {a % len(x.shape) for a in node.ints("axes", (0, 2, 3))}
-    seen = axes.lay_out_reduction(build, x, sorted(chosen))
-    centred = _centred(build, seen, axes.emit_broadcast_sum(build, seen, 1 / seen.reduced_count))
+    seen = reductions.lay_out_reduction(build, x, sorted(chosen))
+    centred = _centred(build, seen, reductions.emit_broadcast_sum(build, seen, 1 / seen.reduced_count))
     deviation = build.map("add", _root_mean_square(build, centred, 0.0), 1e-9)
     build.finish(_divided(build, centred, deviation))
 
@@ -89,10 +89,10 @@ def import_lp_normalization(node: NodeView, ctx: ImportContext) -> None:
     """x / (sum of |x| ** p over one axis) ** (1 / p), for p = 1 or 2."""
     build = OperatorBuilder(node, ctx)
     x = ctx.tensor(node.inputs[0])
-    seen = axes.lay_out_reduction(build, x, (read_axis(node, len(x.shape), -1),))
+    seen = reductions.lay_out_reduction(build, x, (read_axis(node, len(x.shape), -1),))
     if node.integer("p", 2) == 1:
         norm, least = (
-            axes.emit_broadcast_sum(build, ReductionLayout(build.absolute(seen.tensor), seen.reduced), 1.0),
+            reductions.emit_broadcast_sum(build, ReductionLayout(build.absolute(seen.tensor), seen.reduced), 1.0),
             _LEAST_SUM,
         )
     else:
@@ -117,17 +117,17 @@ def import_lrn(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _centred(build: OperatorBuilder, seen: ReductionLayout, mean: Tensor) -> ReductionLayout:
-    return replace(seen, tensor=build.map("sub", seen.tensor, axes.broadcast_to_image(build, mean, seen.image)))
+    return replace(seen, tensor=build.map("sub", seen.tensor, reductions.broadcast_to_image(build, mean, seen.image)))
 
 
 def _divided(build: OperatorBuilder, seen: ReductionLayout, divisor: Tensor) -> Tensor:
-    return build.map("div", seen.tensor, axes.broadcast_to_image(build, divisor, seen.image))
+    return build.map("div", seen.tensor, reductions.broadcast_to_image(build, divisor, seen.image))
 
 
 def _root_mean_square(build: OperatorBuilder, seen: ReductionLayout, epsilon: float, *, mean: bool = True) -> Tensor:
     """Emits sqrt(mean (or sum) of x * x + epsilon)."""
     squares = replace(seen, tensor=build.map("mul", seen.tensor, seen.tensor))
-    result = axes.emit_broadcast_sum(build, squares, 1 / seen.reduced_count if mean else 1.0)
+    result = reductions.emit_broadcast_sum(build, squares, 1 / seen.reduced_count if mean else 1.0)
     return build.map("sqrt", build.map("add", result, epsilon) if epsilon else result)
 
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend import axes
-from raptor.frontend.axes import ReductionLayout
-from raptor.frontend.building import OperatorBuilder
-from raptor.frontend.constants import natural_image
+from raptor.frontend.constant_pixels import natural_image
+from raptor.frontend.formulas import reductions
+from raptor.frontend.formulas.builder import OperatorBuilder
+from raptor.frontend.formulas.node_windows import PaddedWindow, read_window
+from raptor.frontend.formulas.reductions import ReductionLayout
+from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import NodeView
+from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import importer
-from raptor.frontend.windows import PaddedWindow, read_window
 from raptor.graph.ir import Pool, Tensor
 from raptor.graph.window import Window
 
@@ -69,13 +69,13 @@ def import_lp_pool(node: NodeView, ctx: ImportContext) -> None:
 @importer("GlobalAveragePool", since=1)
 def import_global_average_pool(node: NodeView, ctx: ImportContext) -> None:
     """Mean over the image."""
-    _lower_global(node, ctx, lambda build, seen: axes.emit_reduction(build, seen, "sum", 1 / seen.reduced_count))
+    _lower_global(node, ctx, lambda build, seen: reductions.emit_reduction(build, seen, "sum", 1 / seen.reduced_count))
 
 
 @importer("GlobalMaxPool", since=1)
 def import_global_max_pool(node: NodeView, ctx: ImportContext) -> None:
     """Maximum over the image."""
-    _lower_global(node, ctx, lambda build, seen: axes.emit_reduction(build, seen, "max"))
+    _lower_global(node, ctx, lambda build, seen: reductions.emit_reduction(build, seen, "max"))
 
 
 @importer("GlobalLpPool", since=2, limits="p from 1 to 64")
@@ -85,7 +85,9 @@ def import_global_lp_pool(node: NodeView, ctx: ImportContext) -> None:
 
     def norm(build: OperatorBuilder, seen: ReductionLayout) -> Tensor:
         return _root(
-            build, axes.emit_reduction(build, ReductionLayout(_power(build, seen.tensor, p), seen.reduced), "sum"), p
+            build,
+            reductions.emit_reduction(build, ReductionLayout(_power(build, seen.tensor, p), seen.reduced), "sum"),
+            p,
         )
 
     _lower_global(node, ctx, norm)
@@ -110,7 +112,7 @@ def _lower_global(
     x = ctx.tensor(node.inputs[0])
     if len(x.shape) < 3:
         raise ImportRefusal("its input has no spatial dimensions")
-    build.finish(finish(build, axes.lay_out_reduction(build, x, range(2, len(x.shape)))))
+    build.finish(finish(build, reductions.lay_out_reduction(build, x, range(2, len(x.shape)))))
 
 
 def _lower_mean(build: OperatorBuilder, x: Tensor, window: Window, counts: Counts) -> None:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from raptor.frontend.formulas import FormulaBuilder, Value
+from raptor.frontend.formulas.formula import FormulaBuilder, Value
+from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal, NeedsConstantError
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import NodeView
-from raptor.frontend.operators import activations
-from raptor.frontend.operators.activations import Activation
+from raptor.frontend.operators.elementwise import activations
+from raptor.frontend.operators.elementwise.activations import Activation
+from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import importer
-from raptor.graph.constants import copy_contiguous
+from raptor.graph.constant_arrays import copy_contiguous
 from raptor.graph.ir import (
     Constant,
     ConstantTensor,
@@ -25,9 +25,9 @@ from raptor.graph.ir import (
     Indices,
     Tensor,
 )
-from raptor.graph.moves import c_order, make_move
+from raptor.graph.rearrangement import c_order, make_move
 from raptor.graph.window import Window
-from raptor.target.layout import Image
+from raptor.target.tensor_layout import Image
 
 LIMITS = "constant weights and full sequences"
 
@@ -230,7 +230,7 @@ def _tensor(value: Value) -> Tensor:
 def _lower(node: NodeView, ctx: ImportContext, kind: type[_RecurrentLayer], functions: Sequence[str]) -> None:
     x = ctx.tensor(node.inputs[0])
     steps, batch, inputs = x.shape
-    assert not node.integer("layout", 0), "see raptor.frontend.batchwise"
+    assert not node.integer("layout", 0), "see raptor.frontend.canonical.time_first_rnn"
     _require_full(node, ctx, steps)
     image = Image((steps * batch, inputs), 1)
     sequence = x if x.image.has_layout_of(image) else ctx.lay_out(node, x, image)

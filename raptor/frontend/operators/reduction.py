@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from raptor.frontend import axes
-from raptor.frontend.axes import ReductionLayout
-from raptor.frontend.building import OperatorBuilder, read_constant_ints
+from raptor.frontend.formulas import reductions
+from raptor.frontend.formulas.builder import OperatorBuilder, read_constant_ints
+from raptor.frontend.formulas.reductions import ReductionLayout
+from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import NodeView
+from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import importer
 from raptor.graph.ir import Tensor
-from raptor.graph.moves import c_order
-from raptor.target.layout import Image
+from raptor.graph.rearrangement import c_order
+from raptor.target.tensor_layout import Image
 
 AXES_LIMIT = "constant axes"
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
@@ -25,19 +25,19 @@ LARGEST_FLOAT = float(np.finfo(np.float32).max)
 @importer("ReduceSum", since=1, limits=AXES_LIMIT, counts=True)
 def import_reduce_sum(node: NodeView, ctx: ImportContext) -> None:
     """Sum over axes: a pool over pixels (thesis, 4.2), a product with ones over channels."""
-    _lower(node, ctx, lambda build, seen: axes.emit_reduction(build, seen, "sum"))
+    _lower(node, ctx, lambda build, seen: reductions.emit_reduction(build, seen, "sum"))
 
 
 @importer("ReduceMean", since=1, limits=AXES_LIMIT)
 def import_reduce_mean(node: NodeView, ctx: ImportContext) -> None:
     """Mean over axes: the sum times a constant."""
-    _lower(node, ctx, lambda build, seen: axes.emit_reduction(build, seen, "sum", 1 / seen.reduced_count))
+    _lower(node, ctx, lambda build, seen: reductions.emit_reduction(build, seen, "sum", 1 / seen.reduced_count))
 
 
 @importer("ReduceMax", since=1, limits=AXES_LIMIT, counts=True)
 def import_reduce_max(node: NodeView, ctx: ImportContext) -> None:
     """Maximum over axes."""
-    _lower(node, ctx, lambda build, seen: axes.emit_reduction(build, seen, "max"))
+    _lower(node, ctx, lambda build, seen: reductions.emit_reduction(build, seen, "max"))
 
 
 @importer("ReduceMin", since=1, limits=AXES_LIMIT, counts=True)
@@ -46,7 +46,7 @@ def import_reduce_min(node: NodeView, ctx: ImportContext) -> None:
     _lower(
         node,
         ctx,
-        lambda build, seen: _negated(build, axes.emit_reduction(build, _mapped(build, seen, _negated), "max")),
+        lambda build, seen: _negated(build, reductions.emit_reduction(build, _mapped(build, seen, _negated), "max")),
     )
 
 
@@ -54,14 +54,16 @@ def import_reduce_min(node: NodeView, ctx: ImportContext) -> None:
 def import_reduce_l1(node: NodeView, ctx: ImportContext) -> None:
     """Sum of |x| over axes."""
     _lower(
-        node, ctx, lambda build, seen: axes.emit_reduction(build, _mapped(build, seen, OperatorBuilder.absolute), "sum")
+        node,
+        ctx,
+        lambda build, seen: reductions.emit_reduction(build, _mapped(build, seen, OperatorBuilder.absolute), "sum"),
     )
 
 
 @importer("ReduceSumSquare", since=1, limits=AXES_LIMIT, counts=True)
 def import_reduce_sum_square(node: NodeView, ctx: ImportContext) -> None:
     """Sum of x * x over axes."""
-    _lower(node, ctx, lambda build, seen: axes.emit_reduction(build, _mapped(build, seen, _squared), "sum"))
+    _lower(node, ctx, lambda build, seen: reductions.emit_reduction(build, _mapped(build, seen, _squared), "sum"))
 
 
 @importer("ReduceL2", since=1, limits=AXES_LIMIT)
@@ -70,14 +72,14 @@ def import_reduce_l2(node: NodeView, ctx: ImportContext) -> None:
     _lower(
         node,
         ctx,
-        lambda build, seen: build.map("sqrt", axes.emit_reduction(build, _mapped(build, seen, _squared), "sum")),
+        lambda build, seen: build.map("sqrt", reductions.emit_reduction(build, _mapped(build, seen, _squared), "sum")),
     )
 
 
 @importer("ReduceLogSum", since=1, limits=AXES_LIMIT)
 def import_reduce_log_sum(node: NodeView, ctx: ImportContext) -> None:
     """log(sum over axes)."""
-    _lower(node, ctx, lambda build, seen: build.map("log", axes.emit_reduction(build, seen, "sum")))
+    _lower(node, ctx, lambda build, seen: build.map("log", reductions.emit_reduction(build, seen, "sum")))
 
 
 @importer("ReduceLogSumExp", since=1, limits=AXES_LIMIT)
@@ -102,7 +104,9 @@ def _lower(
     """Lowers a reduction. `grouped`: see `axes.view`."""
     build = OperatorBuilder(node, ctx)
     x = ctx.tensor(node.inputs[0])
-    build.finish(reduction(build, axes.lay_out_reduction(build, x, _axes(node, ctx, len(x.shape)), grouped=grouped)))
+    build.finish(
+        reduction(build, reductions.lay_out_reduction(build, x, _axes(node, ctx, len(x.shape)), grouped=grouped))
+    )
 
 
 def _axes(node: NodeView, ctx: ImportContext, rank: int) -> tuple[int, ...]:
@@ -132,11 +136,11 @@ def _squared(build: OperatorBuilder, x: Tensor) -> Tensor:
 def _log_sum_exp(build: OperatorBuilder, seen: ReductionLayout) -> Tensor:
     image = seen.image
     # inf - inf is NaN, so the maximum is clamped to finite numbers.
-    above = build.map("max", axes.emit_reduction(build, seen, "max"), -LARGEST_FLOAT)
+    above = build.map("max", reductions.emit_reduction(build, seen, "max"), -LARGEST_FLOAT)
     largest = build.map("mul", build.map("max", build.map("mul", above, -1.0), -LARGEST_FLOAT), -1.0)
-    spread = axes.broadcast_to_image(build, largest, image)
+    spread = reductions.broadcast_to_image(build, largest, image)
     raised = build.map("exp", build.map("sub", seen.tensor, spread))
-    total = axes.emit_reduction(build, ReductionLayout(raised, seen.reduced), "sum")
+    total = reductions.emit_reduction(build, ReductionLayout(raised, seen.reduced), "sum")
     return build.map("add", build.map("log", total), build.lay_out(largest, total.image))
 
 

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from raptor.frontend.building import OperatorBuilder, number_elements
-from raptor.frontend.constants import Shape
+from raptor.frontend.constant_pixels import Shape
+from raptor.frontend.formulas.builder import OperatorBuilder, number_elements
+from raptor.frontend.formulas.interpolation import AxisTaps, ResizeAxis, ResizeMethod, compute_taps
+from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal, NeedsConstantError
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.interpolation import AxisTaps, ResizeAxis, ResizeMethod, compute_taps
-from raptor.frontend.nodes import NodeView
+from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import importer
 from raptor.graph.ir import ConstantTensor, Floats, Stencil, Tensor
-from raptor.graph.moves import c_order
+from raptor.graph.rearrangement import c_order
 from raptor.graph.window import WindowTable
-from raptor.target.layout import Image
+from raptor.target.tensor_layout import Image
 
 RESIZE_LIMIT = "constant scales, sizes and roi"
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from raptor.frontend.formulas import FormulaBuilder, Value
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import NodeView
-from raptor.frontend.operators.shared import is_channel_axis
+from raptor.frontend.formulas.formula import FormulaBuilder, Value
+from raptor.frontend.import_context import ImportContext
+from raptor.frontend.operators.operand_checks import is_channel_axis
+from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import importer
 from raptor.graph.ir import Pool, Softmax, Tensor
-from raptor.graph.moves import c_order, make_move
+from raptor.graph.rearrangement import c_order, make_move
 from raptor.graph.window import Window
-from raptor.target.layout import Image
+from raptor.target.tensor_layout import Image
 
 
 @importer("Softmax", since=1)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from raptor.common.errors import UserError
-from raptor.common.spelling import spell_option
-from raptor.frontend.asking import QueriedModel
+from raptor.common.option_spelling import spell_option
+from raptor.frontend.support_query import QueriedModel
 from raptor.options import HostOptions
 
 

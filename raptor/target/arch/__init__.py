@@ -1,7 +1,6 @@
 """The target of a compilation, and pimsim-nn's files as its source: schema, presets, network tables."""
 
-from raptor.target.arch.loading import describe_chip, load, load_chip, make_target
-from raptor.target.arch.network import (
+from raptor.target.arch.flit_cost import (
     MESH_FLIT_NS,
     check_network_size,
     estimate_flit_ns,
@@ -14,8 +13,10 @@ from raptor.target.arch.network import (
     upper_bound_flit_ns,
     write_network,
 )
-from raptor.target.arch.parsing import FieldProblem, drop_wrong_fields, parse_arch
-from raptor.target.arch.pimsim import (
+from raptor.target.arch.flit_cost_table import FlitCostTable
+from raptor.target.arch.load_target import describe_chip, load, load_chip, make_target
+from raptor.target.arch.parse_file import FieldProblem, drop_wrong_fields, parse_arch
+from raptor.target.arch.pimsim_file import (
     ChipDescription,
     arch_json,
     arch_presets,
@@ -24,9 +25,8 @@ from raptor.target.arch.pimsim import (
     read_arch,
     read_stored_target,
 )
-from raptor.target.arch.schema import ARCH_LIMIT_BYTES, GLOBAL_MEMORY_ID, NETWORK_FILE
-from raptor.target.arch.sources import PRESET_SOURCES, PresetSource
-from raptor.target.arch.table import FlitCostTable
+from raptor.target.arch.pimsim_schema import ARCH_LIMIT_BYTES, GLOBAL_MEMORY_ID, NETWORK_FILE
+from raptor.target.arch.preset_sources import PRESET_SOURCES, PresetSource
 from raptor.target.arch.target import (
     Converters,
     Core,

@@ -1,17 +1,16 @@
 """The target: all properties of the hardware to compile for, to simulate and to check, in RAPTOR's own types.
 
-It is read from, and written as, an architecture file of pimsim-nn (`raptor.target.arch.pimsim`). It also has properties
-without a field in that file, such as the widths of elements. Times are in ns, powers in mW, energies in pJ, sizes in
-bytes where a name says nothing else.
-"""
+It is read from, and written as, an architecture file of pimsim-nn (`raptor.target.arch.pimsim_file`). It also has
+properties without a field in that file, such as the widths of elements. Times are in ns, powers in mW, energies in pJ,
+sizes in bytes where a name says nothing else."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
-from raptor.target.arch.schema import Interface
-from raptor.target.arch.table import FlitCostTable
-from raptor.target.element import ElementType, bytes_of
+from raptor.target.arch.flit_cost_table import FlitCostTable
+from raptor.target.arch.pimsim_schema import Interface
+from raptor.target.chip_elements import ElementType, bytes_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,8 @@ from tests.pipeline import conv_model
 from tests.validator.checks.seeds import Seed, i, send, sldi
 from validator.checks import RULES, check
 from validator.checks.__main__ import main
-from validator.checks.docs import render_page
-from validator.checks.findings_text import (
-    is_clean,
-    summarise_findings,
-    to_json,
-    to_sarif,
-)
+from validator.checks.findings_output import is_clean, summarise_findings, to_json, to_sarif
+from validator.checks.rules_page import render_page
 
 DOCS = ROOT / "docs" / "reference" / "checks.md"
 

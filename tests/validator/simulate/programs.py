@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from validator.programs import read_program
-from validator.simulate import cycle_model, simulated_chip
-from validator.simulate.cycle_model import CycleModel, CycleRun
+from validator.program.pimsim_program import read_program
+from validator.simulate.cycle import cycle_model, simulated_chip
+from validator.simulate.cycle.cycle_model import CycleModel, CycleRun
 
 Stream = list[dict[str, Any]]
 

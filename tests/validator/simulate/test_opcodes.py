@@ -20,9 +20,9 @@ from raptor.target.isa import (
 from raptor.target.opcode_tables import MISSING, OPCODE_RULES, RuleColumn
 from tests.validator.builder import op, stream
 from validator.errors import ProgramError
-from validator.programs import RawProgram
-from validator.simulate import cycle_model
+from validator.program.pimsim_program import RawProgram
 from validator.simulate.builtin import estimate_program
+from validator.simulate.cycle import cycle_model
 
 LENGTH, WIDTH_IN, WIDTH_OUT = 100, 2, 4
 CHIP = architectures.load("bench", cores=1)

@@ -8,8 +8,10 @@ import pytest
 
 from tests.validator.simulate import figures
 from tests.validator.simulate.generator import Case, random_case, widths_case, write
-from validator.programs import read_program
-from validator.simulate import builtin, cycle_model, energy, simulated_chip
+from validator.program.pimsim_program import read_program
+from validator.simulate import builtin
+from validator.simulate.analysis import energy
+from validator.simulate.cycle import cycle_model, simulated_chip
 
 
 @dataclass(frozen=True)

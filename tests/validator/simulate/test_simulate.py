@@ -12,9 +12,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from raptor.cli.arch_view import write_architecture
 from raptor.common.errors import UserError
 from raptor.target import arch as architectures
+from raptor.tools.cli.arch_view import write_architecture
 from tests.validator.simulate.programs import SETBW, arch, lldi, mvmul, recv, send, sldi, write
 from validator.errors import DeadlockError, ProgramError
 from validator.simulate import builtin, pimsim
@@ -134,7 +134,7 @@ def test_tracks_of_the_trace(program: Path, tmp_path: Path):
 
 
 def test_a_trace_is_thinned(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("validator.simulate.trace.EVENT_LIMIT", 4)
+    monkeypatch.setattr("validator.simulate.analysis.chrome_trace.EVENT_LIMIT", 4)
     cli(
         write(tmp_path / "alternating", [SETBW, *[lldi(8), send(1, 8)] * 50], [recv(0, 8)] * 50),
         "--trace",

@@ -1,0 +1,74 @@
+"""Pass from PimIR to instruction streams, one per core."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from raptor.codegen.assign_registers import VIRTUAL, Ints, RegisterState, Virtual, make_width_setter, width_code
+from raptor.codegen.form_expansion import FormInstructions
+from raptor.pim.ir import CoreProgram, PimProgram
+from raptor.pim.operations import Buffer
+from raptor.spatial.operations import Operation
+from raptor.target import isa
+from raptor.target.arch import Target
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CoreStream:
+    """Instructions of one core. The first k steps of its program become the first `step_ends[k]` records."""
+
+    records: isa.Records
+    step_ends: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InstructionStreams:
+    """Instruction streams of the cores that have work, by core."""
+
+    cores: Mapping[int, CoreStream]
+
+    def __str__(self) -> str:
+        return "".join(map("".join, (_lines(core, stream) for core, stream in self.cores.items())))
+
+
+def _lines(core: int, stream: CoreStream) -> Iterator[str]:
+    yield f"core {core} {{\n"
+    for pc, record in enumerate(stream.records):
+        yield f"  {pc:6} {isa.format_record(record)}\n"
+    yield "}\n"
+
+
+def generate(program: PimProgram, arch: Target) -> InstructionStreams:
+    """Returns the stream of each core, with every operation unrolled into instructions."""
+    skeletons = {id(core.steps.forms): core.steps.forms for core in program.cores.values()}
+    known = {key: FormInstructions.from_forms(forms, arch) for key, forms in skeletons.items()}
+    return InstructionStreams(
+        {i: _stream(core, known[id(core.steps.forms)], arch) for i, core in program.cores.items()}
+    )
+
+
+def _stream(core: CoreProgram, skeletons: FormInstructions, arch: Target) -> CoreStream:
+    if not len(core.steps):
+        return CoreStream(np.zeros(0, isa.RECORD), np.zeros(1, np.intp))
+    body, counts = skeletons.instructions(core, arch)
+    widths = initial_widths(body, arch)
+    records, ends = RegisterState(widths=widths).materialise(
+        np.concatenate([make_width_setter(widths), body], dtype=VIRTUAL)
+    )
+    return CoreStream(records, ends[1 + np.concatenate([[0], np.cumsum(counts)])])
+
+
+def initial_widths(body: Virtual, arch: Target) -> int:
+    """Returns the width code that a core sets at the start: of its first instruction that depends on widths.
+
+    Every stream begins with a `setbw`. Without it, MVMs cost next to nothing in the simulator.
+    """
+    wanted = body["widths"][body["widths"] > 0]
+    return int(wanted[0]) if len(wanted) else width_code(arch.element_bits, arch.element_bits)
+
+
+def operation_name(kind: type[Operation[Buffer]]) -> str:
+    """Returns the readable name of an operation class, such as `apply filters`."""
+    return re.sub("(?<!^)(?=[A-Z])", " ", kind.__name__).lower()

@@ -1,0 +1,1 @@
+"""Files: access with limits, atomic writing, locks, JSON schemas, digests of matrices."""

@@ -1,0 +1,1 @@
+"""The process itself: forked tasks, threads, garbage collection, memory and signals."""

@@ -1,0 +1,1 @@
+"""Terminal output: untrusted strings shown literally, tables that fit, abbreviated names."""

@@ -1,0 +1,290 @@
+"""The compiler: from an ONNX model, a chip and options to the contents of an output directory."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raptor import codegen, frontend, pim
+from raptor.codegen import InstructionStreams, operator_flow
+from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
+from raptor.common.files import file_access
+from raptor.common.option_spelling import spell_option
+from raptor.common.options.arguments import OneOf
+from raptor.common.options.option_values import DEFAULT_STRATEGY
+from raptor.compiler import pipeline
+from raptor.compiler.mapping_search import search_mapping
+from raptor.compiler.pass_driver import Driver
+from raptor.frontend import LoadedModel
+from raptor.graph.ir import (
+    EXTENDED_FUNCTIONS,
+    Filter,
+    Graph,
+    Lookup,
+    Map,
+    Node,
+    Operator,
+    Softmax,
+)
+from raptor.mapping.decide import StoredDecision
+from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, changed_knobs, parse_knobs
+from raptor.mapping.mapping_file import make_mapping_file, read_mapping
+from raptor.mapping.strategies import STRATEGIES, Strategy, rows_strategy
+from raptor.options import CompileOptions, NumberOptions, RoundOptions
+from raptor.output import file_contents, files
+from raptor.output.compile_report import make_report
+from raptor.output.writer import ProgramArtifacts
+from raptor.pim import GlobalMemory, PimProgram
+from raptor.spatial import Partition
+from raptor.spatial.scheduling.order_selection import BALANCED_OBJECTIVE, STORED_ORDER, OrderObjective
+from raptor.target.arch import Target, check_network_size, load_chip
+from raptor.target.device_file import DeviceFile, load_device
+from raptor.transforms.choose_recipes import RequantMethod, flip_notes
+
+if TYPE_CHECKING:
+    import onnx
+
+DEFAULT_BITS = 8
+"""Default of the option `bits` (width of elements), which has no effect on integer models."""
+
+MOST_KEPT_INSTRUCTIONS = 8_000_000
+"""Most instructions for which a command does not free the results of passes: freeing takes 0.2 s per million.
+
+The results of a larger program are verified and freed at once. With BERT-base (14.9 million instructions), they would
+add 0.4 GiB to the peak memory of the last verification.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """Options of a compilation with the objects that they name: the chip, the knobs of `rows`, the device of rounds.
+
+    `device`: None without rounds. `recorded`: the options as the manifest records them.
+    """
+
+    options: CompileOptions
+    arch: Target
+    knobs: TuningKnobs
+    device: DeviceFile | None
+    recorded: Mapping[str, Any]
+
+    @property
+    def requantising(self) -> RequantMethod:
+        """The requantisation method for integers; exact by default."""
+        return RequantMethod(self.options.numbers.requant or "exact")
+
+    @property
+    def refusal_function(self) -> Callable[[Node], str | None]:
+        """Function from a node to the reason why the chip may not compute it; None if it may."""
+        return extension_fault if self.options.numbers.base_isa else accept_all
+
+    def with_options(self, **parts: Any) -> "CompileRequest":
+        """Returns the request with other option records; the manifest entries stay the same."""
+        return replace(self, options=replace(self.options, **parts))
+
+    def with_records(self, **more: Any) -> "CompileRequest":
+        """Returns the request with more entries in the manifest."""
+        return replace(self, recorded={**self.recorded, **more})
+
+
+def make_request(options: CompileOptions) -> CompileRequest:
+    """Loads the files that the options name. Raises `UserError` for a wrong chip, and for knobs without effect."""
+    mapping, knobs = options.mapping, parse_knobs(options.mapping.knobs)
+    if knobs != DEFAULT_KNOBS and (mapping.optimize is not None or mapping.mapping != DEFAULT_STRATEGY):
+        raise UserError(f"{spell_option('knobs')}: only with the mapping rows, whose numbers they are")
+    chip = load_chip(options.chip)
+    recorded = {
+        "xbar": [chip.xbar_rows, chip.xbar_cols],
+        "cores": chip.cores_per_chip,
+        "xbars_per_core": chip.xbars_per_core,
+        "cell_bits": chip.cell_bits,
+        "bits": options.chip.bits,
+        "shapes": {name: list(shape) for name, shape in options.inputs.shapes.items()},
+        "dims": options.inputs.dims,
+        "mapping": mapping.mapping,
+        "isa": "base" if options.numbers.base_isa else "extended",
+        **({"chips": chip.chips} if chip.chips > 1 else {}),
+        **({"optimize": mapping.objective} if mapping.objective else {}),
+        **({"effort": mapping.effort} if mapping.effort else {}),
+        **({"fields": options.chip.fields} if options.chip.fields else {}),
+        **({"knobs": changed_knobs(knobs)} if knobs != DEFAULT_KNOBS else {}),
+    }
+    return CompileRequest(options, chip, knobs, _device(options.rounds), recorded)
+
+
+def _device(options: RoundOptions) -> DeviceFile | None:
+    """Loads the device file of rounds; None without rounds. Raises `UserError` if it has no write time."""
+    found = load_device(options.device) if options.rounds else None
+    if found is not None and not found.write.ns:
+        raise UserError(
+            f"{spell_option('device', options.device)}: it does not know what a write takes, which rounds need"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionSource:
+    """The source of the decision: a strategy, a stored mapping, or the best candidate of a search.
+
+    `notes`: notes about a mapping file that is replayed. `aim`: objective for the order of work (`schedule`). `known`:
+    results of passes for this decision, if a search has them.
+    """
+
+    source: Strategy | StoredDecision
+    notes: tuple[str, ...] = ()
+    aim: OrderObjective = STORED_ORDER
+    known: pipeline.PassResults = field(default_factory=dict[str, Any])
+
+
+def choose_source(graph: Graph, request: CompileRequest, driver: Driver) -> DecisionSource:
+    """Chooses the source of the decision about a prepared graph, by the options.
+
+    Raises `UserError` for a stored mapping that is not for this model and chip, and `CapacityError` if a search finds
+    no mapping that fits the chip.
+    """
+    arch, options = request.arch, request.options.mapping
+    if options.objective is not None:
+        in_two = driver.beside is not None
+        best = driver.timed("search", search_mapping, graph, arch, options.objective, options.effort, in_two=in_two)
+        return DecisionSource(StoredDecision(best.decision, trials=best.trials), known=best.known)
+    if request.knobs != DEFAULT_KNOBS:
+        return DecisionSource(rows_strategy(request.knobs).at_pace(None), aim=BALANCED_OBJECTIVE)
+    if options.mapping in STRATEGIES:
+        return DecisionSource(STRATEGIES[options.mapping], aim=BALANCED_OBJECTIVE)
+    label = spell_option("mapping", Path(options.mapping))
+    decision, notes = read_mapping(Path(options.mapping), label, graph, arch)
+    return DecisionSource(StoredDecision(decision, label), notes=notes)
+
+
+ALL_PASSES = (frontend.load, *pipeline.PREPARATION, *pipeline.DECISION, *pipeline.COMPLETION, *pipeline.LOWERING)
+"""All passes, in their order. Their names in `--stop-after`, dumps and messages are those of the functions."""
+
+PASS_OPTION = OneOf("stop_after", tuple(step.__name__ for step in ALL_PASSES))
+
+
+def compile_model(source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver) -> ProgramArtifacts:
+    """Runs every pass. Returns the contents of the output directory."""
+    check_driver(driver, request.arch)
+    return compile_loaded(driver.run(frontend.load, _verify_model, source, request.options.inputs), request, driver)
+
+
+def check_driver(driver: Driver, arch: Target) -> None:
+    """Raises `UserError` for a pass that does not exist, and for a chip too large for its network table."""
+    if driver.stop_after is not None:
+        PASS_OPTION.parse(driver.stop_after)
+    check_network_size(arch)
+
+
+def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) -> ProgramArtifacts:
+    """Runs every pass after `load`. Returns the contents of the output directory."""
+    arch, options = request.arch, request.options
+    if options.numbers.base_isa:
+        _refuse_extensions(model.graph)
+    _check_numbers(model.graph, arch, options.numbers)
+    graph = pipeline.prepare_graph(model.graph, arch, request.requantising, driver=driver)
+    chosen = choose_source(graph, request, driver)
+    mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
+    completed = pipeline.complete(mapped, arch, aim=chosen.aim, driver=driver)
+    values = pipeline.run_lowering(completed.mapped, arch, driver=driver, known=chosen.known or completed.known)
+    driver.start_checks()
+    if sum(len(stream.records) for stream in values[InstructionStreams].cores.values()) <= MOST_KEPT_INSTRUCTIONS:
+        driver.keep(values)
+    else:
+        driver.finish()  # else the checks that run beside hold what they look at
+    decision = completed.mapped.decision
+    mapping = make_mapping_file(decision, graph, arch)
+    trials = chosen.source.trials if isinstance(chosen.source, StoredDecision) else ()
+    if options.mapping.emit_mapping is not None:
+        file_access.write_atomic(spell_option("emit_mapping"), options.mapping.emit_mapping, mapping.to_json())
+    tiles, memory = values[Partition].graph, values[GlobalMemory]
+    program, streams = values[PimProgram], values[InstructionStreams]
+    if options.mapping.emit_ops is not None:
+        flow = operator_flow(values[Graph], program, streams, arch)
+        file_access.write_atomic(
+            spell_option("emit_ops"), options.mapping.emit_ops, "".join(f"{line}\n" for line in flow).encode()
+        )
+    warnings = (*model.notes, *arch.notes, *chosen.notes, *flip_notes(graph), *pim.memory_warnings(program, arch))
+    return ProgramArtifacts(
+        name=model.name,
+        numbers=tiles.numbers,
+        integers=file_contents.make_integer_proofs(graph, request.requantising.method),
+        arch=arch.with_timeout_ms(file_contents.compute_timeout_ms(tiles, program, streams, arch)),
+        options={**request.recorded, files.CONSTANT_INPUTS: {n: v.tolist() for n, v in model.constants.items()}},
+        config=file_contents.make_config(program, arch),
+        memory=file_contents.make_memory_map(tiles, memory, program, arch),
+        layers=file_contents.make_layers(program, streams),
+        steps=file_contents.make_steps(program, streams),
+        mapping=mapping,
+        report=make_report(values[Graph], tiles, decision, program, streams, arch, warnings, trials),
+        records={i: stream.records for i, stream in streams.cores.items()},
+        weights=file_contents.collect_weights(program, tiles),
+        constants=memory.constant_values,
+        onnx_bytes=model.onnx_bytes,
+    )
+
+
+def _check_numbers(graph: Graph, arch: Target, options: NumberOptions) -> None:
+    """Raises `UserError` for an option without effect on a float graph, or on an integer graph."""
+    requant = options.requant
+    if graph.arithmetic == "float":
+        if requant is not None:
+            raise UserError(
+                f"{spell_option('requant', requant)}: the model has no integers, which alone are requantised"
+            )
+        return
+    if arch.element_bits != DEFAULT_BITS:
+        raise UserError(
+            f"{spell_option('bits', arch.element_bits)}: only for models of floats; the types of this model say the "
+            "widths of its integers"
+        )
+    _check_weights(graph, arch)
+    if options.base_isa and requant == "instruction":
+        raise UserError(
+            f"{spell_option('requant', requant)}: needs the extended instruction vrequant, which "
+            f"{spell_option('base_isa', True)} "
+            "excludes"
+        )
+
+
+def _check_weights(graph: Graph, arch: Target) -> None:
+    """Raises `UserError` for weights that need more cells than a crossbar has columns."""
+    for node in graph.nodes:
+        if isinstance(node.operator, Filter) and arch.weight_columns(node.operator.weight_bits) < 1:
+            bits = node.operator.weight_bits
+            cells = -(-bits // arch.cell_bits)
+            raise UserError(
+                f"{node.name}: a weight of {bits} bits takes {cells} cells of {arch.cell_bits} bits, but a crossbar "
+                f"has only {arch.xbar_cols} columns; try {spell_option('xbar', (arch.xbar_rows, cells))}"
+            )
+
+
+def _verify_model(model: LoadedModel) -> None:
+    model.graph.verify()
+
+
+def accept_all(_: Node) -> None:
+    """Accepts every operator: returns None, no fault."""
+
+
+def _refuse_extensions(graph: Graph) -> None:
+    """Raises `UnsupportedError` with all nodes that need an instruction outside the base set."""
+    nodes = {n.name: (n.op_type, reason) for n in graph.nodes if (reason := extension_fault(n))}
+    if nodes:
+        raise UnsupportedError([UnsupportedNode(name, *found) for name, found in nodes.items()])
+
+
+def extension_fault(node: Node) -> str | None:
+    """Returns a sentence about the extended instruction that a node needs; None if it needs none."""
+    found = _extension(node.operator)
+    return found and f"needs the extended instruction {found}, which {spell_option('base_isa', True)} excludes"
+
+
+def _extension(operator: Operator) -> str | None:
+    """Returns the extended instruction that an operator needs; None if it needs none."""
+    if isinstance(operator, Softmax):
+        return "vsoftmax"
+    if isinstance(operator, Lookup):
+        return "vlut"
+    if isinstance(operator, Map) and operator.function in EXTENDED_FUNCTIONS:
+        return codegen.VECTOR_OPCODE[operator.function]
+    return None

@@ -1,0 +1,217 @@
+"""Searches for a good mapping: compiles candidates and runs them in the built-in simulator
+(docs/explanation/simulation.md).
+
+The search is deterministic: candidates are a fixed list, and the first `effort` of them are tried in order. A candidate
+that does not fit the chip is recorded and skipped. The second candidate is the reference mapping, so with an effort of
+2 or more the simulator never finds the result worse than the reference.
+
+Candidates for a small graph do not depend on the times of the chip (`raptor.mapping.paces`): a faster chip has the same
+ones. In measurements it never had a longer latency with one of them, and rarely a longer interval.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice, zip_longest
+from typing import Any, Self
+
+from raptor.codegen import InstructionStreams
+from raptor.common.errors import CapacityError
+from raptor.common.options.option_values import Objective
+from raptor.common.process.forked_task import ForkedTask
+from raptor.compiler.pass_driver import Driver
+from raptor.compiler.pipeline import MappedGraph, PassResults, complete, rewrite_and_map, run_lowering
+from raptor.compiler.program_cost import simulate_objective
+from raptor.graph.ir import Graph
+from raptor.mapping.decision import Decision
+from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs
+from raptor.mapping.paces import SEARCHED_PACES, Pace, is_small_graph
+from raptor.mapping.search_trial import ProgramCost, SearchTrial
+from raptor.mapping.strategies import RAPTOR, ROWS, Strategy, rows_strategy
+from raptor.pim import PimProgram
+from raptor.spatial.scheduling.order_selection import BALANCED_OBJECTIVE, OrderObjective
+from raptor.target.arch import Target
+
+DEFAULT_EFFORT = 5
+"""Default number of candidates for a graph that is not small; for a small graph all are tried."""
+
+LATENCY_WEIGHT: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "energy": 0.0}
+"""Weight of the latency against the interval (`TuningKnobs.latency`)."""
+PATIENCE_FACTORS = 1.0, 1 / 3, 1 / 6, 2.0
+"""Factors on the patience; for each candidate, the best order of work with one of these is taken."""
+SAMPLES_TRIED: dict[Objective, int] = {"latency": 3, "throughput": 5, "energy": 5}
+"""Number of consecutive samples whose orders are tried: the fifth still shortens the interval, not the latency."""
+KNOB_VARIATIONS = 2
+"""Number of knob variations of `rows` that are tried for a small graph, with each pace."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """Result of a search: the best decision (the first of equal ones), and all trials in order.
+
+    known: results of the passes for the best decision if this process tried it, else empty.
+    """
+
+    decision: Decision
+    trials: tuple[SearchTrial, ...]
+    known: PassResults = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MappingCandidate:
+    """A candidate: a mapping strategy, the aim of the order of work, and the pace (timing profile) for both."""
+
+    name: str
+    strategy: Strategy
+    aim: OrderObjective
+    pace: Pace = "own"
+
+    def decide(self, graph: Graph, arch: Target) -> MappedGraph:
+        """Maps a prepared graph. Raises `CapacityError` if the chip is too small."""
+        return rewrite_and_map(graph, arch, self.strategy.at_pace(self.pace))
+
+
+def search_mapping(
+    graph: Graph, arch: Target, objective: Objective, effort: int | None = None, *, in_two: bool = False
+) -> SearchResult:
+    """Tries at most `effort` candidates and returns the best; by default `EFFORT`, or all for a small graph.
+
+    `in_two`: a forked copy of the process tries every second one (see `Copy` for when forking is allowed). Raises the
+    `CapacityError` of the first trial if none fits the chip.
+    """
+    if is_small_graph(graph):
+        chosen = [*islice(pace_candidates(objective), effort)]
+    else:
+        chosen = [*islice(mapping_candidates(objective), effort or DEFAULT_EFFORT)]
+    tries = partial(_Trials, graph, arch, objective)
+    if in_two and len(chosen) > 1:
+        with ForkedTask(lambda: tries().run(chosen[1::2]).trials) as other:
+            own = tries().run(chosen[::2])
+            pairs = zip_longest(own.trials, other.result())
+        trials = tuple(trial for pair in pairs for trial in pair if trial is not None)
+    else:
+        own = tries().run(chosen)
+        trials = tuple(own.trials)
+    best = _best(trials)
+    if best.decision is None:
+        assert trials[0].fault is not None, "a trial has a decision or a fault"
+        raise trials[0].fault
+    return SearchResult(best.decision, trials, own.known if best is _best(own.trials) else {})
+
+
+def _best(trials: Sequence[SearchTrial]) -> SearchTrial:
+    return min(trials, key=lambda t: t.figure)
+
+
+@dataclass(slots=True)
+class _Trials:
+    """Trials so far. known: results of the passes for the best of them."""
+
+    graph: Graph
+    arch: Target
+    objective: Objective
+    trials: list[SearchTrial] = field(default_factory=list[SearchTrial])
+    known: PassResults = field(default_factory=dict[str, Any])
+
+    def run(self, chosen: Sequence[MappingCandidate]) -> Self:
+        """Tries candidates; each is compiled while the previous one is simulated."""
+        # NOTE: the simulator runs without Python's lock, so the next candidate is compiled at the same time.
+        with ThreadPoolExecutor(1) as pool:
+
+            def simulated(program: PimProgram, streams: InstructionStreams) -> Future[ProgramCost]:
+                return pool.submit(simulate_objective, self.objective, program, streams, self.arch)
+
+            before: _RunningTrial | None = None
+            for candidate in chosen:
+                begun = self.begin(candidate, simulated)
+                self.end(before)
+                before = begun
+            self.end(before)
+        return self
+
+    def begin(
+        self, candidate: MappingCandidate, simulated: Callable[[PimProgram, InstructionStreams], Future[ProgramCost]]
+    ) -> "_RunningTrial":
+        """Compiles a candidate, without verification, and starts its simulation. The best one is verified later."""
+        known: PassResults = {}
+        name, unverified = candidate.name, Driver(verified=False)
+        try:
+            mapped = candidate.decide(self.graph, self.arch)
+            completed = complete(mapped, self.arch, aim=candidate.aim, driver=unverified)
+            values = run_lowering(completed.mapped, self.arch, driver=unverified, known=completed.known, kept=known)
+        except CapacityError as e:
+            return _RunningTrial(SearchTrial(name, self.objective, fault=e))
+        cost = simulated(values[PimProgram], values[InstructionStreams])
+        return _RunningTrial(SearchTrial(name, self.objective, completed.mapped.decision), cost, known)
+
+    def end(self, begun: "_RunningTrial | None") -> None:
+        """Waits for the cost of a trial, and keeps its pass results only if it is the best so far."""
+        if begun is None:
+            return
+        trial = begun.trial if begun.cost is None else replace(begun.trial, cost=begun.cost.result())
+        self.trials.append(trial)
+        if trial is _best(self.trials):
+            self.known = begun.known
+
+
+@dataclass(frozen=True, slots=True)
+class _RunningTrial:
+    """A trial whose simulation is running; no `cost` if compilation failed. known: results of the passes."""
+
+    trial: SearchTrial
+    cost: Future[ProgramCost] | None = None
+    known: PassResults = field(default_factory=dict[str, Any])
+
+
+def mapping_candidates(objective: Objective) -> Iterator[MappingCandidate]:
+    """Yields candidates, the most promising first; the second is the reference mapping."""
+    usual = replace(DEFAULT_KNOBS, latency=LATENCY_WEIGHT[objective])
+    aim = _aim(objective)
+    yield MappingCandidate("rows", rows_strategy(usual), aim)
+    yield MappingCandidate("raptor", RAPTOR, aim)
+    for name, knobs in _knob_variations(usual, objective):
+        yield MappingCandidate(f"rows, {name}", rows_strategy(knobs), aim)
+
+
+def pace_candidates(objective: Objective) -> Iterator[MappingCandidate]:
+    """Yields candidates for a small graph, which do not depend on the chip's times; the second is the reference."""
+    usual = replace(DEFAULT_KNOBS, latency=LATENCY_WEIGHT[objective])
+    first, *others = (
+        MappingCandidate(f"rows, times of {pace}", rows_strategy(usual), _aim(objective), pace)
+        for pace in SEARCHED_PACES
+    )
+    yield first
+    yield MappingCandidate("raptor", RAPTOR, _aim(objective), SEARCHED_PACES[0])
+    yield from others
+    yield from (
+        MappingCandidate(f"rows, balanced, times of {pace}", ROWS, BALANCED_OBJECTIVE, pace) for pace in SEARCHED_PACES
+    )
+    for name, knobs in islice(_knob_variations(usual, objective), KNOB_VARIATIONS):
+        for pace in SEARCHED_PACES:
+            yield MappingCandidate(f"rows, {name}, times of {pace}", rows_strategy(knobs), _aim(objective), pace)
+
+
+def _aim(objective: Objective) -> OrderObjective:
+    return OrderObjective(objective, PATIENCE_FACTORS, SAMPLES_TRIED[objective])
+
+
+def _knob_variations(usual: TuningKnobs, objective: Objective) -> Iterator[tuple[str, TuningKnobs]]:
+    """Yields variations of the knobs `usual`, the most useful first.
+
+    The order comes from measurements on the zoo (docs/lab/performance.md, "Search").
+    """
+    products = [(f"products x{p:g}", replace(usual, products=p)) for p in (4, 2, 0.5)]
+    steps = [(f"steps of {s} ns", replace(usual, step_ns=s)) for s in (5_000, 20_000, 40_000)]
+    shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.5, 0.75, 0.4, 0.35)]
+    larger_shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.9, 0.8)]
+    apart = "neighbours x0", replace(usual, neighbours=0.0)
+    often = f"{apart[0]}, {steps[0][0]}", replace(apart[1], step_ns=5_000)
+    quicker = f"{often[0]}, {products[2][0]}", replace(often[1], products=0.5)
+    closely = "neighbours x1.1, steps of 3000 ns", replace(usual, neighbours=1.1, step_ns=3_000)
+    if objective == "energy":
+        yield from shares + products + steps
+    elif objective == "latency":
+        yield from [steps[0], often, quicker, apart, *products, *larger_shares, *steps[1:]]
+    else:
+        yield from [closely, apart, products[0], *steps[:1], often, *products[1:], *larger_shares, *steps[1:]]

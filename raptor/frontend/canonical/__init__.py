@@ -1,0 +1,1 @@
+"""Canonical models: rewrites of ONNX to the few standard operators that have importers."""

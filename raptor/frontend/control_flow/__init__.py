@@ -1,0 +1,1 @@
+"""Control flow that constants decide: branches and loops are inlined or unrolled."""

@@ -1,0 +1,1 @@
+"""Builders of element-wise formulas, comparisons, selections and layouts, which importers use."""

@@ -1,0 +1,1 @@
+"""Inputs of a model: static shapes, and values that turn inputs into constants."""

@@ -1,0 +1,1 @@
+"""Importers of integers: quantised values as exact expressions, widening, and lookup tables."""

@@ -1,0 +1,1 @@
+"""Importers of element-wise operators."""

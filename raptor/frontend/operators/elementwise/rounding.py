@@ -1,0 +1,36 @@
+"""Rounding of floats to integers, and the sign."""
+
+from raptor.frontend.formulas import boolean_formulas, step_functions
+from raptor.frontend.formulas.formula import FormulaBuilder, Value
+from raptor.frontend.import_context import ImportContext
+from raptor.frontend.operators.elementwise.activations import lower_activation
+from raptor.frontend.proto.nodes import NodeView
+from raptor.frontend.registry import importer
+
+
+@importer("Floor", since=1)
+def import_floor(node: NodeView, ctx: ImportContext) -> None:
+    """Largest integer not above x, exact."""
+    lower_activation(node, ctx, step_functions.floor)
+
+
+@importer("Ceil", since=1)
+def import_ceil(node: NodeView, ctx: ImportContext) -> None:
+    """Smallest integer not below x, exact."""
+    lower_activation(node, ctx, step_functions.ceil)
+
+
+@importer("Round", since=11)
+def import_round(node: NodeView, ctx: ImportContext) -> None:
+    """Nearest integer, ties to even, exact."""
+    lower_activation(node, ctx, step_functions.round_half_even)
+
+
+@importer("Sign", since=9, counts=True)
+def import_sign(node: NodeView, ctx: ImportContext) -> None:
+    """Sign: 1, 0 or -1."""
+    lower_activation(node, ctx, _sign)
+
+
+def _sign(f: FormulaBuilder, x: Value) -> Value:
+    return f.min(f.max(x, -1), 1) if boolean_formulas.is_exact_integer(f, x) else step_functions.sign(f, x)

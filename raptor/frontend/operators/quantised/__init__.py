@@ -1,0 +1,1 @@
+"""Importers of quantised operators, and of operators on quantised values."""

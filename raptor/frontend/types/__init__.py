@@ -1,0 +1,1 @@
+"""Types and ranges: operand types, and proved bounds of integers."""

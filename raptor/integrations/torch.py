@@ -1,0 +1,100 @@
+"""PyTorch: a module becomes a program through `torch.onnx.export`. RAPTOR does not install PyTorch.
+
+import raptor.integrations.torch
+
+program = raptor.integrations.torch.compile(module, (image,), xbar=128, cores=200)
+print(raptor.integrations.torch.compare(module, (image,), program))
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+import numpy as np
+
+from raptor import api
+from raptor.api import Program
+from raptor.common.options import arguments
+from raptor.integrations.framework_export import (
+    Array,
+    FrameworkComparison,
+    flatten_arrays,
+    require_packages,
+    wrap_export_errors,
+)
+from raptor.integrations.framework_export import compare_export as compare_exported
+from raptor.options import CompileKeywords
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+_PACKAGES = ("torch", "onnxscript")
+
+
+def compile(module: Any, example_inputs: Any, **options: Unpack[CompileKeywords]) -> Program:
+    """Exports a module to ONNX, and compiles it.
+
+    `example_inputs`: a tensor, or a tuple of the arguments of `forward`; their shapes become those of the program.
+    `options`: those of `raptor.compile`. The module is exported in evaluation mode, which is reset afterwards.
+
+    Raises `UserError` if PyTorch or onnxscript are missing or the module cannot be exported, and the errors of
+    `raptor.compile`.
+    """
+    return api.compile(export(module, example_inputs), **options)
+
+
+def export(module: Any, example_inputs: Any) -> "ModelProto":
+    """Exports a module by `torch.onnx.export(dynamo=True)`. Returns the ONNX model, with weights; see `compile`."""
+    with require_packages("raptor.integrations.torch", *_PACKAGES):
+        torch: Any = import_module("torch")
+    if not isinstance(module, torch.nn.Module):
+        raise arguments.argument_error("module", module, "a torch.nn.Module")
+    flatten_arrays("example_inputs", example_inputs)
+    with evaluation_mode(module), wrap_export_errors("torch.onnx.export", *_PACKAGES):
+        exported = torch.onnx.export(module, _tuple(example_inputs), dynamo=True, external_data=False, verbose=False)
+        return exported.model_proto
+
+
+def compare(
+    module: Any,
+    example_inputs: Any,
+    program: Program | None = None,
+    *,
+    tolerance: float = 1e-4,
+    **options: Unpack[CompileKeywords],
+) -> FrameworkComparison:
+    """Compares the exported model (in onnxruntime) with the module, and the compiled program with the exported model.
+
+    So an error is either the exporter's or RAPTOR's. Without `program`, the module is compiled with `options`.
+    Raises the errors of `compile`, and `UserError` if the inputs do not fit.
+    """
+    tolerance = arguments.parse_finite("tolerance", tolerance, 0)
+    model = export(module, example_inputs)
+    program = program or api.compile(model, **options)
+    inputs = [_array(tensor) for tensor in flatten_arrays("example_inputs", example_inputs)]
+    with evaluation_mode(module), import_module("torch").no_grad():
+        wanted = [_array(tensor) for tensor in flatten_arrays("the module's result", module(*_tuple(example_inputs)))]
+    return compare_exported(model, program, inputs, wanted, tolerance)
+
+
+@contextmanager
+def evaluation_mode(module: Any) -> Generator[None]:
+    """Sets a module to evaluation mode in the block: dropout and batch normalisation differ in training mode."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def _tuple(example_inputs: object) -> tuple[Any, ...]:
+    if isinstance(example_inputs, list | tuple):
+        return tuple(cast(Sequence[Any], example_inputs))
+    return (example_inputs,)
+
+
+def _array(tensor: Any) -> Array:
+    return np.asarray(tensor.detach().cpu().numpy())

@@ -1,0 +1,1 @@
+"""Allocation: how layers share the cores of a chip, and which layers get more of them."""

@@ -1,0 +1,68 @@
+"""Unfolding of layers with one output pixel, such as classifiers: each matrix spans several output tiles.
+
+So there are few MVMs, and an MVM on many crossbars side by side takes only a little longer than on one.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from raptor.graph.ir import Filter
+from raptor.graph.layers import find_inner_taps
+from raptor.mapping.decision import Matrix
+from raptor.mapping.modes.integer_costs import with_accumulators
+from raptor.mapping.modes.kernel_unfolding import cut_row_blocks, fill_cores
+from raptor.mapping.modes.line_streaming import cut_channels
+from raptor.target.arch import Target
+from raptor.target.timing import message_ns, mvmul_ns, vector_ns
+
+
+def choose_dense_matrices(filter_: Filter, arch: Target, tile: int, core: int, free: int) -> tuple[Matrix, ...]:
+    """Returns the matrices of a layer, with the width that fills the fewest cores; on ties the fastest one.
+
+    `arch` has the widths of the layer. `core`: the first core to fill, which has `free` crossbars left.
+    """
+    most = max(1, arch.xbars_per_core // -(-tile // arch.weight_columns(filter_.weight_bits)))
+    tiles = -(-filter_.weights.shape[2] // tile)
+    found = (tuple(unfold_dense(filter_, arch, tile, n)) for n in range(1, min(most, tiles) + 1))
+    return min(found, key=lambda matrices: _cost(matrices, fill_cores(matrices, core, free, arch)[0], arch, tile))
+
+
+def unfold_dense(filter_: Filter, arch: Target, tile: int, tiles: int) -> Iterator[Matrix]:
+    """Yields matrices that span `tiles` output tiles each; matrices of the same outputs are adjacent."""
+    taps = find_inner_taps(filter_)
+    for cols in cut_channels(filter_.weights.shape[2], tiles * tile):
+        for rows in cut_row_blocks(filter_.in_channels, tile, arch.xbar_rows):
+            for tap in taps:
+                yield Matrix(tap, rows, cols, -(-(cols[1] - cols[0]) // arch.weight_columns(filter_.weight_bits)))
+
+
+def spread_matrices(
+    matrices: tuple[Matrix, ...], first: int, most: int, arch: Target, tile: int
+) -> tuple[int, ...] | None:
+    """Assigns the matrices to up to `most` consecutive cores from `first` on, so that the layer is fastest.
+
+    Returns the core of each matrix, with equally many matrices on each core and the fewest cores on ties. None if
+    `most` cores are too few for such an assignment.
+    """
+    least, held = -(-len(matrices) // most), arch.xbars_per_core // matrices[0].xbars
+    ways = (tuple(first + i // each for i in range(len(matrices))) for each in range(held, least - 1, -1))
+    return min(ways, key=lambda way: dense_latency_ns(matrices, way, arch, tile), default=None)
+
+
+def _cost(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Target, tile: int) -> tuple[int, float]:
+    """Returns the last core, and the time in ns until the outputs are complete."""
+    return cores[-1], dense_latency_ns(matrices, cores, arch, tile)
+
+
+def dense_latency_ns(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Target, tile: int) -> float:
+    """Returns the time in ns until the outputs of a layer are complete.
+
+    A core multiplies and adds its own products; then the sums of all cores are added.
+    """
+    count, width = max(Counter(cores).values()), matrices[0].cols[1] - matrices[0].cols[0]
+    sums = with_accumulators(arch)
+    own = count * mvmul_ns(arch, matrices[0].xbars) + (count - 1) * vector_ns(sums, width, 2)
+    met = len({c for c, m in zip(cores, matrices, strict=True) if m.cols == matrices[0].cols})
+    messages = (met - 1) * -(-width // tile) / met
+    added = max(messages, met - 1) * (message_ns(sums, tile) + vector_ns(sums, tile, 2))
+    return own + added

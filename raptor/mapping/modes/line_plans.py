@@ -1,0 +1,364 @@
+"""Candidate plans of a layer with line unfolding: every grid of cores that holds it, its crossbars and its time."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+
+from raptor.graph.ir import Filter
+from raptor.graph.window import Window
+from raptor.mapping.decision import LineGrid
+from raptor.mapping.knobs import (
+    INPUT_READER_SHARE,
+    MEAN_RECEIVERS,
+    MESSAGE_OVERHEAD_NS,
+    MOST_INPUT_READERS,
+    TuningKnobs,
+)
+from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue
+from raptor.mapping.modes.integer_costs import with_accumulators
+from raptor.mapping.modes.line_streaming import ChannelRanges, Range, cut_channels
+from raptor.mapping.modes.line_unfolding import (
+    BandShape,
+    LineBlock,
+    block_shape,
+    count_bands,
+    count_blocks,
+    distinct_segments,
+    input_columns,
+    inside_share,
+    outputs_per_block,
+    outputs_reading,
+    pixels_per_block,
+)
+from raptor.mapping.modes.plan_choice import LayerPlan
+from raptor.target.arch import Target, memory_flit_ns
+from raptor.target.tensor_layout import Image
+from raptor.target.timing import (
+    ISSUE_NS,
+    global_port_ns,
+    load_ns,
+    message_element_ns,
+    message_ns,
+    mvmul_ns,
+    vector_element_ns,
+)
+
+WASTEFUL_SHARE = 0.6
+"""Share of outputs inside the image below which clipped blocks are tried, too: with a kernel of 3 pixels on an image of
+two, for instance, or with a dilation of a third of the image."""
+
+WORTH_CLIPPING = 0.9
+"""Largest time of the products of clipped blocks, relative to unclipped ones, because they need more matrices."""
+
+CountedBlocks = tuple[tuple[LineBlock, int], ...]
+"""Blocks, each with the number of blocks that it stands for (`count_blocks`)."""
+
+
+def load_plans(
+    image: Image, arch: Target, parts: ChannelRanges = (), after: Epilogue = NO_EPILOGUE
+) -> Iterator[LayerPlan]:
+    """Yields plans to load a model input: every core loads what it needs, or loaders load columns and pass them on.
+
+    A plan without loaders has a grid without cores. `parts`: channel ranges of the input. `after`: epilogue of the
+    load, which depends on the input alone.
+    """
+    widths = [high - low for low, high in parts]
+    line, readers = image.width * image.channels, estimate_input_readers(arch)
+    flit = memory_flit_ns(arch)
+    read_ns = readers * (load_ns(arch, -(-2 * line // readers)) - flit) + flit
+    yield LayerPlan(LineGrid((), (), (), 1, 1, 0, 1), 0, image.rows * read_ns + after.core_ns(1, 1, widths))
+    for cols in _splits((0, image.width), readers):
+        shares = [(end - begin) * image.channels for begin, end in cols]
+        pieces = readers / len(cols) + 1
+        message = message_ns(arch, -(-line // readers)) + MESSAGE_OVERHEAD_NS
+        # All loaders share the only port of global memory, where small loads take nearly as long as large ones.
+        port_ns = sum(global_port_ns(arch, share) for share in shares)
+        line_ns = max(load_ns(arch, max(shares)) + pieces * message, port_ns)
+        yield LayerPlan(
+            LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1),
+            0,
+            image.rows * line_ns + after.core_ns(1 / len(cols), 1, widths),
+        )
+
+
+def estimate_input_readers(arch: Target) -> int:
+    """Returns an estimate of how many cores read each line of a model input."""
+    return min(MOST_INPUT_READERS, max(1, int(arch.usable_cores * INPUT_READER_SHARE)))
+
+
+def enumerate_plans(
+    operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, knobs: TuningKnobs
+) -> Iterator[LayerPlan]:
+    """Yields a plan for every grid of cores that holds the layer, and every shape of its blocks."""
+    window = operator.window
+    outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
+    for cols in _splits((0, window.out_dims[-1]), arch.usable_cores):
+        widest = _widest(cols)
+        extras = {
+            (len(groups), len(chosen)): _after_ns(after, window, cols, chosen, len(groups))
+            for groups, chosen in _grids(operator, parts, outs)
+        }
+        for height, pixels, outputs, clipped in _styles(window, parts, cols, arch):
+            most = {r: min(pixels, pixels_per_block(r, arch.xbar_rows)) for r in parts}
+            segments = distinct_segments(window, cols, max(most.values()))
+            blocks = {
+                r: {c: count_blocks(window, c, most[r], outputs, clipped=clipped) for c in (widest, *segments)}
+                for r in parts
+            }
+            if height > 1 and any(len(b) > 1 for found in blocks.values() for b in found.values()):
+                continue
+            phases = count_bands(window, height, clipped=clipped)
+            shapes = {r: [_distinct(window, b) for b in found.values()] for r, found in blocks.items()}
+            busiest = {r: found[widest] for r, found in blocks.items()}
+            for groups, chosen in _grids(operator, parts, outs):
+                ranges = tuple((g[0][0], g[-1][1]) for g in chosen)
+                extra = extras[len(groups), len(chosen)]
+                shares = _shares(operator, groups, ranges, outs)
+                costs = [(_Cost(window, arch, phases, ranges, n, extra, knobs.products), group) for group, n in shares]
+                xbars = max(cost.xbars(shapes, group) for cost, group in costs)
+                if xbars <= arch.xbars_per_core:
+                    core_ns = max(cost.core_ns(busiest, group, widest, len(groups)) for cost, group in costs)
+                    step = max(1, int(knobs.step_ns / costs[0][0].block_ns(shapes[parts[0]])))
+                    # More copies are of no use: a core has at most `rob_size` products under way.
+                    copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
+                    grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies, clipped)
+                    if not clipped or _saves_products(operator, parts, arch, grid):
+                        yield LayerPlan(grid, xbars, core_ns)
+
+
+def grid_ns(operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, grid: LineGrid) -> float:
+    """Returns the work in ns of the busiest core of a grid for a sample, as in `Plan.core_ns`."""
+    outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
+    chosen = tuple(tuple(o for o in outs if a <= o[0] < b) for a, b in grid.outs)
+    extra = _after_ns(after, operator.window, grid.cols, chosen, len(grid.ins))
+    blocks, widest = _busiest(operator.window, parts, arch, grid), _widest(grid.cols)
+    costs = _costs(operator, arch, grid, extra)
+    return max(cost.core_ns(blocks, group, widest, len(grid.ins)) for cost, group in costs)
+
+
+def _saves_products(operator: Filter, parts: ChannelRanges, arch: Target, grid: LineGrid) -> bool:
+    """True if a clipped grid takes much less time for products than the same grid without clipping."""
+    plain = replace(grid, clipped=False)
+    return _mvms_ns(operator, parts, arch, grid) <= WORTH_CLIPPING * _mvms_ns(operator, parts, arch, plain)
+
+
+def _mvms_ns(operator: Filter, parts: ChannelRanges, arch: Target, grid: LineGrid) -> float:
+    """Returns the time in ns of all MVMs of a sample on the core of a grid that has most of them."""
+    blocks = _busiest(operator.window, parts, arch, grid)
+    return max(cost.mvms_ns(blocks, group) for cost, group in _costs(operator, arch, grid, 0.0))
+
+
+def _busiest(window: Window, parts: ChannelRanges, arch: Target, grid: LineGrid) -> dict[Range, CountedBlocks]:
+    """Returns the blocks of the widest column segment of a grid, by channel range."""
+    segment = _widest(grid.cols)
+    most = {r: min(grid.pixels, pixels_per_block(r, arch.xbar_rows)) for r in parts}
+    return {r: count_blocks(window, segment, n, grid.outputs, clipped=grid.clipped) for r, n in most.items()}
+
+
+def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "Iterator[tuple[_Cost, ChannelRanges]]":
+    """Yields, for each different core of a grid, its cost and the input ranges that it multiplies."""
+    outs, window = cut_channels(operator.weights.shape[2], arch.xbar_rows), operator.window
+    phases = count_bands(window, grid.height, clipped=grid.clipped)
+    for group, n in _shares(operator, grid.ins, grid.outs, outs):
+        yield _Cost(window, arch, phases, grid.outs, n, extra_ns, 1.0), group
+
+
+def _grids(
+    operator: Filter, ins: ChannelRanges, outs: ChannelRanges
+) -> Iterator[tuple[tuple[ChannelRanges, ...], tuple[ChannelRanges, ...]]]:
+    """Yields pairs of a grouping of the input ranges and a grouping of the output ranges.
+
+    A grouped convolution has one group of inputs: its cores read only what their outputs need, and make no partial sums
+    for each other.
+    """
+    for groups in _groupings(ins) if operator.groups == 1 else [(ins,)]:
+        for chosen in _groupings(outs):
+            yield groups, chosen
+
+
+def _shares(
+    operator: Filter, groups: tuple[ChannelRanges, ...], outs: tuple[Range, ...], tiles: ChannelRanges
+) -> Iterator[tuple[ChannelRanges, int]]:
+    """Yields, for each different core of a grid, its input ranges and its largest number of output channels for one."""
+    if operator.groups == 1:
+        yield from ((group, max(b - a for a, b in outs)) for group in groups)
+        return
+    (ins,) = groups
+    for out in outs:
+        found = {part: outputs_reading(operator, part, out, tiles) for part in ins}
+        read = {part: b - a for part, (a, b) in found.items() if a < b}
+        yield tuple(read), max(read.values())
+
+
+def _after_ns(
+    after: Epilogue, window: Window, cols: tuple[Range, ...], outs: tuple[tuple[Range, ...], ...], groups: int
+) -> float:
+    """Returns the time in ns of the epilogue on the core with most columns and channels.
+
+    outs: channel ranges of each part of the grid, which the cores of the input groups share among them.
+    """
+    widths = max(([b - a for a, b in part[: -(-len(part) // groups)]] for part in outs), key=sum)
+    columns = max(b - a for a, b in cols) / window.out_dims[-1]
+    return after.core_ns(columns, sum(widths) / outs[-1][-1][1], widths)
+
+
+def _styles(
+    window: Window, parts: ChannelRanges, cols: tuple[Range, ...], arch: Target
+) -> Iterator[tuple[int, int, int, bool]]:
+    """Yields (height, pixels, outputs, clipped) of blocks. Clipping is tried for few windows (`WASTEFUL_SHARE`)."""
+    ways = (False, True) if inside_share(window) < WASTEFUL_SHARE else (False,)
+    yield from ((*style, clipped) for style in _shapes(window, parts, cols, arch) for clipped in ways)
+
+
+def _shapes(
+    window: Window, parts: ChannelRanges, cols: tuple[Range, ...], arch: Target
+) -> Iterator[tuple[int, int, int]]:
+    """Yields (height, pixels, outputs) of blocks: side by side, overlapping (owning outputs), or of several lines."""
+    most = pixels_per_block(min(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)
+    for pixels in _halves(most):
+        yield 1, pixels, 0
+        owned = outputs_per_block(
+            window, min(pixels, pixels_per_block(max(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows))
+        )
+        if window.kernel[-1] > 1 and owned > 1:
+            yield 1, arch.xbar_rows, owned
+    needed = max(b - a for a, b in (input_columns(window, c) for c in cols))
+    channels = max(b - a for a, b in parts)
+    tallest = min(arch.xbar_rows // max(1, needed * channels), window.in_dims[-2], 2 * window.kernel[-2])
+    owned = max(b - a for a, b in cols)
+    yield from ((height, arch.xbar_rows, owned) for height in range(2, tallest + 1))
+
+
+def _halves(most: int) -> Iterator[int]:
+    """Yields `most`, half of it, and so on to 1: smaller blocks need fewer crossbars."""
+    while most > 1:
+        yield most
+        most //= 2
+    yield 1
+
+
+@lru_cache(maxsize=4096)
+def _distinct(window: Window, blocks: CountedBlocks) -> tuple[LineBlock, ...]:
+    """Returns one block of each shape: blocks of equal shape share a matrix."""
+    return tuple({block_shape(window, block): block for block, _ in blocks}.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """Crossbars and work of a core of a grid.
+
+    `phases`: number of bands of each shape. `outs`: output channels of the cores. `reading`: number of output channels
+    for which a block is multiplied. `extra_ns`: time of the other operations of the core. `products`: see
+    `TuningKnobs`."""
+
+    window: Window
+    arch: Target
+    phases: Mapping[BandShape, int]
+    outs: tuple[Range, ...]
+    reading: int
+    extra_ns: float
+    products: float
+
+    @property
+    def widest(self) -> int:
+        """Largest number of output channels of a core."""
+        return max(stop - start for start, stop in self.outs)
+
+    def matrix_xbars(self, band: BandShape, block: LineBlock) -> int:
+        """Returns the crossbars of the matrix of a block."""
+        columns = len(band.outs) * len(block.outs) * self.reading
+        return -(-columns // self.arch.outputs_per_xbar)
+
+    def xbars(self, shapes: dict[Range, list[tuple[LineBlock, ...]]], group: tuple[Range, ...]) -> int:
+        """Returns the largest number of crossbars of a core over all column segments. `shapes`: see `_distinct`."""
+        segments = len(next(iter(shapes.values())))
+        return max(sum(self.part_xbars(shapes[part][s]) for part in group) for s in range(segments))
+
+    def part_xbars(self, shapes: tuple[LineBlock, ...]) -> int:
+        """Returns the crossbars of blocks of unequal shapes, each with a matrix of its own."""
+        return sum(self.matrix_xbars(band, b) for b in shapes for band in self.phases)
+
+    def core_ns(
+        self, blocks: dict[Range, CountedBlocks], group: tuple[Range, ...], segment: Range, groups: int
+    ) -> float:
+        """Returns the work in ns of a core for a sample: products, reductions, messages and `extra_ns`.
+
+        `blocks`: blocks of the core's column segment, by channel range. `group`: the ranges that it multiplies.
+        `groups`: number of groups whose partial sums are added.
+        """
+        arch, sums = self.arch, with_accumulators(self.arch)
+        products = sum(self.part_ns(blocks[part]) for part in group)
+        pixels = sum(self.pixels(blocks[part]) * (part[1] - part[0]) for part in group)
+        results = self.window.out_lines * (segment[1] - segment[0]) * self.widest
+        moved = message_element_ns(arch)
+        added = vector_element_ns(sums) + 2 * message_element_ns(sums)
+        reduced = (groups - 1) / groups * results * added if groups > 1 else 0.0
+        received = sum(band.lines * n for band, n in self.phases.items()) * (pixels * moved + MESSAGE_OVERHEAD_NS)
+        sent = MEAN_RECEIVERS * results / groups * moved
+        return products + reduced + received + sent + self.extra_ns
+
+    def part_ns(self, blocks: CountedBlocks) -> float:
+        """Returns the time in ns of the MVMs of some blocks and of their additions, for all lines of a sample."""
+        total, sums = 0.0, with_accumulators(self.arch)
+        for band, count in self.phases.items():
+            for block, alike in blocks:
+                elements = len(band.outs) * len(block.outs) * self.reading
+                product = self.products * _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
+                total += alike * count * (product + elements * vector_element_ns(sums))
+        return total
+
+    def mvms_ns(self, blocks: dict[Range, CountedBlocks], group: tuple[Range, ...]) -> float:
+        """Returns the time in ns of the MVMs of a core for a sample. Arguments: see `core_ns`."""
+        each = (
+            (alike * count, self.matrix_xbars(band, block))
+            for part in group
+            for block, alike in blocks[part]
+            for band, count in self.phases.items()
+        )
+        return sum(count * (_mvmul_ns(self.arch, xbars) + ISSUE_NS) for count, xbars in each)
+
+    def block_ns(self, shapes: list[tuple[LineBlock, ...]]) -> float:
+        """Returns the time in ns of the longest MVM. `shapes`: blocks of unequal shapes, by column segment."""
+        found = (self.matrix_xbars(band, b) for band in self.phases for segment in shapes for b in segment)
+        return _mvmul_ns(self.arch, max(found, default=1))
+
+    @staticmethod
+    def pixels(blocks: CountedBlocks) -> int:
+        """Returns the number of input pixels of a line that the blocks span."""
+        return blocks[-1][0].pixels[1] - blocks[0][0].pixels[0] if blocks else 0
+
+
+@cache
+def _widest(cols: tuple[Range, ...]) -> Range:
+    """Returns the widest segment; on ties the one nearest to the middle, which reads most."""
+    chosen = max(range(len(cols)), key=lambda s: (cols[s][1] - cols[s][0], -abs(s - len(cols) // 2)))
+    return cols[chosen]
+
+
+@cache
+def _mvmul_ns(arch: Target, xbars: int) -> float:
+    return mvmul_ns(arch, xbars)
+
+
+def _splits(whole: Range, most: int) -> Iterator[tuple[Range, ...]]:
+    """Yields partitions of a range into at most `most` nearly equal pieces, one for each size of the largest piece."""
+    start, stop = whole
+    known: set[int] = set()
+    for count in range(1, min(most, stop - start) + 1):
+        size = -(-(stop - start) // count)
+        if size not in known:
+            known.add(size)
+            pieces = -(-(stop - start) // size)
+            yield tuple(_even(start, stop, pieces))
+
+
+def _even(start: int, stop: int, pieces: int) -> Iterator[Range]:
+    """Yields ranges of sizes that differ by at most 1."""
+    for i in range(pieces):
+        yield start + (stop - start) * i // pieces, start + (stop - start) * (i + 1) // pieces
+
+
+def _groupings(parts: ChannelRanges) -> Iterator[tuple[tuple[Range, ...], ...]]:
+    """Yields partitions of neighbouring parts into groups of nearly equal numbers of parts."""
+    for pieces in _splits((0, len(parts)), len(parts)):
+        yield tuple(parts[a:b] for a, b in pieces)

@@ -1,0 +1,174 @@
+"""Finds the tensors that stream line by line, and cuts their channels into ranges."""
+
+from collections.abc import Container, Mapping
+from itertools import accumulate
+
+import numpy as np
+
+from raptor.graph.ir import (
+    ChannelSum,
+    Concat,
+    Dot,
+    Elementwise,
+    Filter,
+    Graph,
+    Move,
+    Node,
+    Pool,
+    Rename,
+    Softmax,
+    Stencil,
+)
+from raptor.graph.streaming_layout import can_stream, is_token_layout
+
+Range = tuple[int, int]
+ChannelRanges = tuple[Range, ...]
+
+
+def cut_channels(channels: int, tile: int) -> ChannelRanges:
+    """Cuts channels into ranges of at most `tile`."""
+    return tuple((first, min(first + tile, channels)) for first in range(0, channels, tile))
+
+
+def line_channel_ranges(graph: Graph, tile: int) -> dict[str, ChannelRanges]:
+    """Returns the channel ranges of every streamed tensor.
+
+    A concatenation keeps the ranges of its operands, and so does a `Move` of whole channel ranges. Results of products
+    of computed tensors and of softmax are one range, since a softmax needs all scores side by side, unless a layer
+    reads them, whose crossbars have only `tile` rows.
+    """
+    layers = _before_layers(graph)
+    parts = {n: cut_channels(graph.tensors[n].image.channels, tile) for n in graph.inputs if _streams(graph, n)}
+    for node in graph.nodes:
+        if _streams(graph, node.output):
+            channels = graph.tensors[node.output].image.channels
+            whole = isinstance(node.operator, Dot | Softmax) and node.output not in layers
+            kept = ((0, channels),) if whole else _kept(graph, node, parts)
+            parts[node.output] = kept or cut_channels(channels, tile)
+    return parts
+
+
+def _before_layers(graph: Graph) -> set[str]:
+    """Returns the tensors that a layer reads directly, or through operators that keep their channels."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        keeps = (
+            isinstance(node.operator, Concat | Elementwise | Move | Pool | Rename | Stencil) and node.output in found
+        )
+        if keeps or isinstance(node.operator, Filter):
+            found.update(node.inputs)
+    return found
+
+
+def _streams(graph: Graph, name: str) -> bool:
+    return can_stream(graph.tensors[name].image)
+
+
+def find_views(graph: Graph, parts: Mapping[str, ChannelRanges]) -> set[str]:
+    """Returns the results of moves that are views: only regions that are read are made.
+
+    `parts`: see `line_channel_ranges`.
+    """
+    multiplied = {name for node in graph.nodes if isinstance(node.operator, Dot) for name in node.inputs}
+    return {node.output for node in graph.nodes if _is_view(graph, node, parts, multiplied)}
+
+
+def _is_view(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], multiplied: Container[str]) -> bool:
+    """True if a move reads or makes tokens, or makes an operand of a product, and all its operands stream.
+
+    Also true if it makes tokens from tensors of one pixel, such as the states of a recurrent layer.
+    """
+    if not isinstance(node.operator, Move):
+        return False
+    if all(graph.tensors[name].image.pixels == 1 for name in node.inputs):
+        return node.output in parts and is_token_layout(graph.tensors[node.output].image)
+    tokens = any(is_token_layout(graph.tensors[name].image) for name in (*node.inputs, node.output))
+    operand = node.output in multiplied and node.output not in parts
+    return (tokens or operand) and all(name in parts for name in node.inputs)
+
+
+def can_stream_product(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], views: Container[str]) -> bool:
+    """True if a product of two computed tensors can be computed line by line.
+
+    Its operands must stream or be `views`, with a line for each batch index, and pixels for the rows of the left and
+    the columns of the right operand.
+    """
+    operator = node.operator
+    if not isinstance(operator, Dot) or node.output not in parts:
+        return False
+    images = (graph.tensors[name].image for name in (*node.inputs, node.output))
+    wanted = [(operator.batch, n) for n in (operator.rows, operator.cols, operator.rows)]
+    return [(i.rows, i.width) for i in images] == wanted and all(n in views or n in parts for n in node.inputs)
+
+
+def fits_rows(parts: ChannelRanges, xbar_rows: int) -> bool:
+    """True if the channels of each range fit the rows of a crossbar."""
+    return all(stop - start <= xbar_rows for start, stop in parts)
+
+
+def _kept(graph: Graph, node: Node, parts: dict[str, ChannelRanges]) -> ChannelRanges | None:
+    """Returns the channel ranges of the operand if the node keeps the channels in place, else None."""
+    if isinstance(node.operator, Concat) and all(name in parts for name in node.inputs):
+        return _joined([parts[name] for name in node.inputs])
+    if isinstance(node.operator, Move) and all(name in parts for name in node.inputs):
+        return None if is_token_layout(graph.tensors[node.output].image) else _picked(graph, node, node.operator, parts)
+    if isinstance(node.operator, ChannelSum | Elementwise | Pool | Rename | Stencil):
+        same = (n for n in node.inputs if n in parts and keeps_channels(graph, n, node.output))
+        return next((parts[name] for name in same), None)
+    return None
+
+
+def _picked(graph: Graph, node: Node, operator: Move, parts: dict[str, ChannelRanges]) -> ChannelRanges | None:
+    """Returns the channel ranges of a `Move` that takes whole channel ranges of its operands in order; None for others.
+
+    A channel that is broadcast to all channels, such as a mean, is one move, not a range for each channel.
+    """
+    pixel = operator.sources[len(operator.sources) // 2]
+    if len(pixel) > 1 and (pixel == pixel[0]).all():
+        return None
+    first, ranges = 0, list[Range]()
+    places: list[tuple[int, int]] = []  # for each channel of all operands: number of its range, place in it
+    channel = np.full(len(pixel), -1)
+    for name in node.inputs:
+        image = graph.tensors[name].image
+        inside = (pixel >= first) & (pixel < first + image.elements)
+        channel[inside] = len(places) + (pixel[inside] - first) % image.channels
+        places += ((len(ranges) + i, c) for i, (a, b) in enumerate(parts[name]) for c in range(b - a))
+        ranges += parts[name]
+        first += image.elements
+    if (channel < 0).any():
+        return None
+    number, place = np.array(places, np.int64)[channel].T
+    starts = np.flatnonzero(place == 0)
+    sizes = np.array([b - a for a, b in ranges], np.int64)[number[starts]]
+    wanted = np.concatenate([np.array([], np.int64), *map(np.arange, sizes)])
+    if not np.array_equal(place, wanted) or (number != np.repeat(number[starts], sizes)).any():
+        return None
+    return tuple(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
+
+
+def keeps_channels(graph: Graph, before: str, after: str) -> bool:
+    """True if two tensors have the same number of channels."""
+    return graph.tensors[before].image.channels == graph.tensors[after].image.channels
+
+
+def _joined(parts: list[ChannelRanges]) -> ChannelRanges:
+    """Returns the ranges of operands that are concatenated along the channels."""
+    bases = accumulate((p[-1][1] for p in parts), initial=0)
+    return tuple((base + a, base + b) for base, ranges in zip(bases, parts, strict=False) for a, b in ranges)
+
+
+def can_stream_layer(
+    graph: Graph, node: Node, operator: Filter, parts: Mapping[str, ChannelRanges], xbar_rows: int
+) -> bool:
+    """True if a layer can be computed line by line. `parts`: see `line_channel_ranges`."""
+    window, given = operator.window, parts.get(node.inputs[0])
+    if given is None or not fits_rows(given, xbar_rows):
+        return False
+    if operator.key:
+        return False
+    if len(window.kernel) < 2 or window.batch != 1:
+        return False
+    before, after = (graph.tensors[name].image for name in (node.inputs[0], node.output))
+    given, made = (window.in_lines, window.in_dims[-1]), (window.out_lines, window.out_dims[-1])
+    return can_stream(after) and (before.rows, before.width) == given and (after.rows, after.width) == made

@@ -1,0 +1,64 @@
+"""Plans of all layers of a graph that can stream, and a cache of plans for graphs with equal layers."""
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+
+from raptor.graph.ir import Filter, Graph
+from raptor.graph.layers import filter_key, layer_target
+from raptor.mapping.decision import LineGrid
+from raptor.mapping.knobs import TuningKnobs
+from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue, find_epilogues
+from raptor.mapping.modes.line_plans import enumerate_plans, grid_ns
+from raptor.mapping.modes.line_streaming import ChannelRanges, can_stream_layer, line_channel_ranges
+from raptor.mapping.modes.plan_choice import LayerPlan
+from raptor.target.arch import Target
+
+
+@dataclass(slots=True, eq=False)
+class PlanCache:
+    """Memo of plans of layers on one kind of core: parts of a graph, on few or many cores, have most of them in common.
+
+    `plans`, `grids_ns`: plans of layers, and loads of grids in ns; the keys hold everything that they depend on.
+    """
+
+    plans: dict[object, list[LayerPlan]] = field(default_factory=dict[object, list[LayerPlan]])
+    grids_ns: dict[object, float] = field(default_factory=dict[object, float])
+
+    def grid_ns(self, operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, grid: LineGrid) -> float:
+        """Returns the load in ns of the busiest core of a grid for a sample (`line_plans.grid_ns`)."""
+        place = *plan_key(operator, parts, arch, after), grid
+        if place not in self.grids_ns:
+            self.grids_ns[place] = grid_ns(operator, parts, arch, after, grid)
+        return self.grids_ns[place]
+
+
+def plan_layers(
+    graph: Graph, arch: Target, knobs: TuningKnobs, without: Container[str] = (), cache: PlanCache | None = None
+) -> dict[str, list[LayerPlan]]:
+    """Returns all plans of each layer that can stream, by key; layers without a plan are left out.
+
+    `without`: results of layers to skip. `cache`: plans that were made before; new ones are added.
+    """
+    cache = cache or PlanCache()
+    parts = line_channel_ranges(graph, arch.xbar_rows)
+    after = find_epilogues(graph, arch)
+    found: dict[str, list[LayerPlan]] = {}
+    for node in graph.nodes:
+        if node.output in without:
+            continue
+        if isinstance(node.operator, Filter) and can_stream_layer(graph, node, node.operator, parts, arch.xbar_rows):
+            chip = layer_target(graph, node, arch)
+            more = after.get(filter_key(node), NO_EPILOGUE)
+            # A line is cut into no more pieces than there are cores.
+            pieces = min(arch.usable_cores, node.operator.window.out_dims[-1])
+            place = *plan_key(node.operator, parts[node.inputs[0]], chip, more), knobs, pieces
+            if place not in cache.plans:
+                cache.plans[place] = list(enumerate_plans(node.operator, parts[node.inputs[0]], chip, more, knobs))
+            if cache.plans[place]:
+                found[filter_key(node)] = cache.plans[place]
+    return found
+
+
+def plan_key(operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue) -> tuple[object, ...]:
+    """Returns a hashable key: layers with equal keys have the same plans and times on one kind of core."""
+    return operator.window, operator.weights.shape, operator.groups, parts, arch.widths, after.cost_key

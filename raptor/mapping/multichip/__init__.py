@@ -1,0 +1,1 @@
+"""Several chips: where a model is cut into stages, and the traffic between cores and chips."""

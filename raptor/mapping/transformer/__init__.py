@@ -1,0 +1,1 @@
+"""Transformers: cores of the layers of tokens and of the attentions between them."""

@@ -1,0 +1,279 @@
+"""Pass from SpatialIR to PimIR: values that cross cores become channels, operands become buffers.
+
+The programs cannot deadlock: there is one global order of all steps, in which the send and the receive of a channel are
+neighbours, and the program of each core is a subsequence of it.
+
+All operations of a kind are lowered together, as columns: `Turns` has the global order, `Demand` finds the buffers that
+operations need, and `Rows` collects the resulting steps.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.pim import ir
+from raptor.pim.buffer_demand import BufferDemand, StoredValue
+from raptor.pim.buffer_requests import UNUSED, BufferRequests, RequestCollector
+from raptor.pim.form_collector import FormCollector
+from raptor.pim.global_memory import GlobalMemory
+from raptor.pim.global_order import GlobalOrder, TurnLayout
+from raptor.pim.operations import make_slot
+from raptor.pim.step_builder import StepBuilder
+from raptor.pim.step_columns import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE_BUFFER, FormTable
+from raptor.pim.value_numbering import ValueNumbering
+from raptor.spatial.dataflow import Dataflow, GroupedLists
+from raptor.spatial.ir import Copy, SpatialGraph, TensorParts
+from raptor.spatial.operations import Move
+from raptor.spatial.placed_graph import Schedule
+from raptor.target.arch import Target
+
+Ints = npt.NDArray[np.int64]
+
+
+def lower(schedule: Schedule, memory: GlobalMemory, arch: Target) -> ir.PimProgram:
+    """Returns the programs of all cores."""
+    graph = schedule.placed.graph
+    flow, values, kinds = (
+        graph.dataflow,
+        ValueNumbering.from_graph(graph, memory),
+        FormCollector.from_dataflow(graph.dataflow, graph.filters),
+    )
+    made = set(flow.result_tile.tolist())
+    unmade = [tile for tile in values.outputs if tile not in made]
+    turns, times = GlobalOrder.from_schedule(flow, schedule, unmade, arch.first_core), _times(flow, kinds, values)
+    demand = BufferDemand(graph, arch, values, kinds, RequestCollector(turns, times))
+    return _Lowering(graph, arch, values, kinds, turns, times, demand, demand.collect_requests()).program()
+
+
+def _times(flow: Dataflow, kinds: FormCollector, values: ValueNumbering) -> TurnLayout:
+    """Returns a division of turns that has room for the largest turn."""
+    slots = [slots for _, slots in kinds.of_graph.values()]
+    return TurnLayout.for_sizes(
+        reads=int(np.bincount(flow.read_op).max(initial=0)),
+        slots=max((len(s.operands) for s in slots), default=0),
+        scratch=max((len(s.scratch) for s in slots), default=0),
+        stores=sum(map(len, values.outputs.values())),
+    )
+
+
+@dataclass(slots=True)
+class _Lowering:
+    """Makes the steps of all cores from the buffer requests of their operations. rows: steps so far."""
+
+    graph: SpatialGraph
+    arch: Target
+    values: ValueNumbering
+    kinds: FormCollector
+    turns: GlobalOrder
+    times: TurnLayout
+    demand: BufferDemand
+    wants: BufferRequests
+    rows: StepBuilder = field(default_factory=StepBuilder)
+
+    @property
+    def flow(self) -> Dataflow:
+        return self.graph.dataflow
+
+    def program(self) -> ir.PimProgram:
+        groups, first_group = self.groups()
+        row = self.work(first_group)
+        channels = self.exchange(self.fill(), self.copy(row), row)
+        self.store([*self.demand.stores, *self.stored_outputs()])
+        forms = FormTable(tuple(self.kinds.forms))
+        steps, place = self.rows.steps(forms, self.turns.nodes, self.values.all, self.wants)
+        cores = {i: ir.CoreProgram(i, tuple(groups[i]), core_steps) for i, core_steps in steps.items()}
+        core, step = self.made(place[row])
+        traces = (self.trace(tensor, core, step) for tensor in self.graph.tensors.values() if tensor.in_model)
+        return ir.PimProgram(self.graph.name, cores, channels, tuple(trace for trace in traces if trace))
+
+    def groups(self) -> tuple[Mapping[int, list[ir.ArrayGroup]], Ints]:
+        """Returns the array groups of each core, and the number of the first group of each operation on its core.
+
+        Equal matrices share a group. A form with matrices belongs to one layer and one tuple of matrices.
+        """
+        flow, turns = self.flow, self.turns
+        has = np.array([bool(compute.matrices) for _, compute in flow.forms], np.bool_)[flow.op_form]
+        ops = np.flatnonzero(has)
+        ops = ops[np.argsort(turns.of_op[ops])]
+        key = turns.core[turns.of_op[ops]] * len(flow.forms) + flow.op_form[ops]
+        keys, first, which = np.unique(key, return_index=True, return_inverse=True)
+        groups: defaultdict[int, list[ir.ArrayGroup]] = defaultdict(list)
+        begins: dict[tuple[int, ir.ArrayGroup], int] = {}
+        numbers = np.zeros(len(keys), np.int64)
+        for k in np.argsort(first).tolist():
+            core, form = divmod(int(keys[k]), len(flow.forms))
+            _, compute = flow.forms[form]
+            bits = self.graph.filters[compute.layer].weight_bits
+            wanted = [ir.ArrayGroup(compute.layer, m, bits) for m in compute.matrices]
+            if (core, wanted[0]) not in begins:
+                begins[core, wanted[0]] = len(groups[core])
+                groups[core] += wanted
+            numbers[k] = begins[core, wanted[0]]
+        first_group = np.zeros(len(flow.op_form), np.int64)
+        first_group[ops] = numbers[which.reshape(-1)]
+        return groups, first_group
+
+    def work(self, first_group: Ints) -> Ints:
+        """Adds the rows of all operations but copies. Returns the row of each operation; -1 for copies."""
+        turns, wants, form = self.turns, self.wants, np.full(len(self.flow.forms), -1)
+        for number, (kind, _) in self.kinds.of_graph.items():
+            form[number] = kind
+        forms = form[self.flow.op_form]
+        for turn, number in self.demand.takes.items():
+            forms[turns.op[turn]] = number
+        ops = np.flatnonzero(forms >= 0)
+        turn = turns.of_op[ops]
+        row = np.full(len(forms), -1)
+        at = self.times.at(turn, self.times.own)
+        row[ops] = self.rows.add(at, turns.core[turn], forms[ops], turns.node[turn], number=first_group[ops])
+        used = wants.place != UNUSED
+        self.rows.use(row[turns.op[wants.turn[used]]], wants.place[used], wants.buffer[used])
+        return row
+
+    def fill(self) -> "_Messages":
+        """Adds the rows that fill new buffers from global memory or on the core. Returns messages for other buffers."""
+        rows, wants, address = self.rows, self.wants, self.values.addresses()
+        node = self.turns.node[wants.turn]
+        brought, loaded = wants.new & (wants.fill == LOAD), address[wants.value] >= 0
+        w = np.flatnonzero(brought & loaded)
+        rows.add(wants.at[w], wants.core[w], LOAD, node[w], wants.buffer[w], number=address[wants.value[w]])
+        w = np.flatnonzero(wants.new & (wants.fill >= len(TRANSFERS)))
+        base = wants.buffer_of(wants.base[w], wants.core[w])
+        rows.add(wants.at[w], wants.core[w], wants.fill[w], node[w], base, wants.buffer[w])
+        w = np.flatnonzero(brought & ~loaded)
+        home = self.homes()[wants.value[w]]
+        given = wants.buffer_of(wants.value[w], home)
+        every = np.full((len(w), 2), (WHOLE_BUFFER, 0))
+        return _Messages(wants.at[w], node[w], home, given, every, wants.core[w], wants.buffer[w], every)
+
+    def copy(self, row: Ints) -> "_Messages":
+        """Adds rows of copies that need no message, with their numbers in `row`. Returns messages for other copies."""
+        flow, turns, wants, rows = self.flow, self.turns, self.wants, self.rows
+        ops = np.flatnonzero(flow.is_op_class(Copy))
+        sizes = (
+            (op.first, op.at, op.elements, self.arch.bytes_of(op.source.element)) if isinstance(op, Copy) else (0,) * 4
+            for op, _ in flow.forms
+        )
+        first, into, elements, each_bytes = np.array([*sizes], np.int64).reshape(-1, 4)[flow.op_form[ops]].T
+        turn, tile = turns.of_op[ops], flow.read_tile[np.searchsorted(flow.read_op, ops)]
+        at, core, node = self.times.at(turn, self.times.own), turns.core[turn], turns.node[turn]
+        out = wants.buffer_of(flow.op_result[ops], core)
+        home, address = self.homes()[tile], self.values.addresses()[tile]
+        c = np.flatnonzero(address >= 0)
+        number = address[c] + first[c] * each_bytes[c]
+        row[ops[c]] = rows.add(
+            at[c], core[c], LOAD, node[c], out[c], number=number, first=into[c], elements=elements[c]
+        )
+        c = np.flatnonzero((address < 0) & (home == core))
+        forms = self.moves(flow.op_form[ops[c]])
+        row[ops[c]] = rows.add(at[c], core[c], forms, node[c], wants.buffer_of(tile[c], home[c]), out[c])
+        c = np.flatnonzero((address < 0) & (home != core))
+        given, taken = wants.buffer_of(tile[c], home[c]), np.stack([first[c], elements[c]], axis=1)
+        span = np.stack([into[c], elements[c]], axis=1)
+        return _Messages(at[c], node[c], home[c], given, taken, core[c], out[c], span, ops[c])
+
+    def moves(self, forms: Ints) -> Ints:
+        """Returns the form of a local copy for each form in `forms`, which are copies of the graph."""
+        different: list[int] = np.unique(forms).tolist()
+        kind_of: dict[int, int] = {}
+        for number in different:
+            op, _ = self.flow.forms[number]
+            assert isinstance(op, Copy)
+            runs = np.array([[op.at, 0, op.first, 1, op.elements]])
+            kind_of[number] = self.kinds.of_op(Move(make_slot(op.result, 1), (make_slot(op.source, 0),), runs))
+        return np.array([kind_of[number] for number in forms.tolist()], np.int64)
+
+    def exchange(self, filled: "_Messages", copied: "_Messages", row: Ints) -> int:
+        """Adds the sends and receives of messages, and the receives of copies to `row`. Returns the number of channels.
+
+        The send and the receive of a message have the same time, so they are neighbours in the global order; channels
+        are numbered in that order.
+        """
+        channel = np.argsort(np.argsort(np.concatenate([filled.at, copied.at])))
+        for messages, numbers in ((filled, channel[: len(filled.at)]), (copied, channel[len(filled.at) :])):
+            m = messages
+            (first, elements), (into, received) = m.taken.T, m.into.T
+            self.rows.add(
+                m.at, m.home, SEND, m.node, m.given, number=numbers, peer=m.core, first=first, elements=elements
+            )
+            rows = self.rows.add(
+                m.at, m.core, RECEIVE, m.node, m.buffer, number=numbers, peer=m.home, first=into, elements=received
+            )
+            if m.op is not None:
+                row[m.op] = rows
+        return len(channel)
+
+    def store(self, stores: Sequence[StoredValue]) -> None:
+        columns = [(s.turn, s.within, s.value, s.address) for s in stores]
+        turn, within, value, address = np.array(columns, np.int64).reshape(-1, 4).T
+        at, core = self.times.at(turn, within), self.turns.core[turn]
+        self.rows.add(at, core, STORE, self.turns.node[turn], self.wants.buffer_of(value, core), number=address)
+
+    def homes(self) -> Ints:
+        """Returns the core that makes each value; -1 for values that no operation makes."""
+        core = np.full(len(self.values.all), -1)
+        core[self.flow.op_result] = self.turns.core[self.turns.of_op]
+        return core
+
+    def made(self, place: Ints) -> tuple[Ints, Ints]:
+        """Returns the core of each computed value, and the number of steps there after which it is complete; else -1.
+
+        place: the number of the step of each operation.
+        """
+        flow, turns = self.flow, self.turns
+        ops = turns.op[turns.op >= 0]  # in order, so that the last one that fills a tile stays
+        step = np.full(len(self.values.all), -1)
+        step[flow.op_result[ops]] = place[ops] + 1
+        return self.homes(), step
+
+    def trace(self, tensor: TensorParts, core: Ints, step: Ints) -> ir.TensorTrace | None:
+        """Returns where the parts of a tensor can be observed; None if some part is not computed."""
+        tiles = [self.values.tiles.get(part.tile.name) for part in tensor.parts]
+        value = np.array([tile for tile in tiles if tile is not None], np.int64)
+        if len(value) < len(tiles) or (step[value] < 0).any():
+            return None
+        element = tensor.parts[0].tile.element
+        coding = tensor.coding and tensor.coding.reshape_to(tensor.shape, tensor.image.shape)
+        regions = tuple([part.region for part in tensor.parts])
+        return ir.TensorTrace(
+            tensor.name, tensor.node, tensor.image, regions, core[value], step[value], element, coding
+        )
+
+    def stored_outputs(self) -> Iterator[StoredValue]:
+        """Yields the stores of model outputs: after the first compute that makes the tile, else at the end."""
+        flow, turns, outputs = self.flow, self.turns, self.values.outputs
+        makers = GroupedLists.group_by(flow.result_tile, flow.result_compute, len(self.values.all))
+        end = {tile: turn for turn, tile in enumerate(turns.tile.tolist()) if turns.op[turn] < 0}
+        first: dict[int, int] = {}
+        for tile in outputs:
+            maker_turns = turns.last[makers.values[makers.first[tile] : makers.first[tile + 1]]]
+            first[tile] = int(maker_turns.min()) if len(maker_turns) else end[tile]
+        results: list[int] = flow.result_tile.tolist()
+        place = {tile: i for i, tile in enumerate(results)}
+        count: dict[int, int] = {}
+        for tile in sorted(outputs, key=lambda tile: place.get(tile, tile)):
+            for address in outputs[tile]:
+                turn = first[tile]
+                count[turn] = count.get(turn, 0) + 1
+                yield StoredValue(turn, self.times.store + count[turn] - 1, tile, address)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Messages:
+    """Messages as columns: time and node; sending core and buffer (`home`, `given`); receiving core and buffer.
+
+    taken, into: [messages, 2], spans of both buffers. op: the copies that these messages implement, or None.
+    """
+
+    at: Ints
+    node: Ints
+    home: Ints
+    given: Ints
+    taken: Ints
+    core: Ints
+    buffer: Ints
+    into: Ints
+    op: Ints | None = None

@@ -1,0 +1,106 @@
+"""Lowers the integer operators of the Graph to SpatialIR operations on one tile."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph import ir
+from raptor.graph.requantise.vector_program import RequantiseRecipe
+from raptor.graph.requantise.vrequant import VrequantParams
+from raptor.spatial.compute_op import BodyOp
+from raptor.spatial.integer_operations import SCALAR, WORD, Bound, Lookup, Requantise, RequantiseAtOnce, table_type
+from raptor.spatial.tiles import ConstantTile, Tile
+from raptor.target.tensor_layout import TensorRegion
+
+Ints = npt.NDArray[np.int64]
+
+MakeTileOp = Callable[[Tile, list[Tile], TensorRegion], BodyOp]
+"""(result, operands, region of the result) -> the operation that computes one tile."""
+
+
+def requantise_op(operator: ir.Requantise) -> MakeTileOp:
+    """Returns a function that makes the requantisation of one tile. Tiles of equal parameters share constant tables."""
+    recipe = operator.recipe
+    if isinstance(recipe, VrequantParams):
+        return _at_once_op(operator, recipe)
+    assert recipe is not None, "recipes are chosen before the graph is lowered"
+    known: dict[tuple[object, ...], tuple[tuple[ConstantTile, ...], Ints]] = {}
+
+    def make(result: Tile, operands: list[Tile], region: TensorRegion) -> BodyOp:
+        classes = operator.row_class[slice(*region.rows)]
+        key = region.channels, region.cols, classes.tobytes()
+        if key not in known:
+            bits = tuple(operand.element.bits for operand in operands)
+            known[key] = _tables(recipe, bits, result, region, classes)
+        tables, index = known[key]
+        return Requantise(result, tuple(operands), tables, index, recipe)
+
+    return make
+
+
+def _tables(
+    recipe: RequantiseRecipe, bits: tuple[int, ...], result: Tile, region: TensorRegion, classes: Ints
+) -> tuple[tuple[ConstantTile, ...], Ints]:
+    """Returns the distinct constant vectors of a tile, and their index, as in `Requantise`.
+
+    bits: stored bits of the operands. classes: the class of each row of the tile, as in `Requantise.row_class`.
+    """
+    steps = recipe.steps
+    tables: dict[tuple[object, ...], ConstantTile] = {}
+    order: dict[tuple[object, ...], int] = {}
+    index = np.full((len(classes), len(steps)), SCALAR)
+    for (row, kind), (k, step) in ((r, s) for r in enumerate(classes.tolist()) for s in enumerate(steps)):
+        if not isinstance(step.right, int) and step.op not in ("max", "min"):
+            vector = _vector(step.right, kind, result, region)
+            element = table_type(recipe, k, bits)
+            content = element.bits, vector.shape, vector.tobytes()
+            if content not in tables:
+                order[content] = len(tables)
+                tables[content] = ConstantTile.of(f"{result.name}.table{len(tables)}", vector, element)
+            index[row, k] = order[content]
+    return tuple(tables.values()), index
+
+
+def _vector(constants: npt.NDArray[np.integer], kind: int, result: Tile, region: TensorRegion) -> Ints:
+    """Returns the constants of rows of class `kind`: [1, width or 1, channels]."""
+    classes, width, channels = constants.shape
+    row = constants[kind if classes > 1 else 0]
+    if width > 1 and region.cols is not None:
+        row = row[slice(*region.cols)]
+    if channels > 1:
+        row = row[:, slice(*region.channels)]
+    return np.broadcast_to(row, (len(row), result.channels))[None].astype(np.int64)
+
+
+def _at_once_op(operator: ir.Requantise, chosen: VrequantParams) -> MakeTileOp:
+    records = chosen.to_records()
+    known: dict[tuple[object, ...], tuple[tuple[ConstantTile, ...], Ints]] = {}
+
+    def make(result: Tile, operands: list[Tile], region: TensorRegion) -> BodyOp:
+        classes = operator.row_class[slice(*region.rows)]
+        key = region.channels, region.cols, classes.tobytes()
+        if key not in known:
+            kinds, index = np.unique(classes, return_inverse=True)
+            vectors = (np.stack([_vector(records[..., w], k, result, region) for w in range(4)], -1) for k in kinds)
+            tables = (
+                ConstantTile.of(f"{result.name}.parameters{n}", v.reshape(1, v.shape[1], -1), WORD)
+                for n, v in enumerate(vectors)
+            )
+            known[key] = tuple(tables), index.reshape(-1)
+        return RequantiseAtOnce(result, operands[0], *known[key])
+
+    return make
+
+
+def bound_op(operator: ir.Bound) -> MakeTileOp:
+    """Returns a function that makes the `Bound` of one tile."""
+    return lambda result, operands, _: Bound(result, operands[0], operator.low, operator.high)
+
+
+def lookup_op(operator: ir.Lookup) -> MakeTileOp:
+    """Returns a function that makes the `Lookup` of one tile."""
+    table = operator.table[None, None]
+    return lambda result, operands, _: Lookup(
+        result, operands[0], ConstantTile.of(f"{result.name}.table", table, result.element)
+    )

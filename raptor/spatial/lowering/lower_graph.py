@@ -1,0 +1,60 @@
+"""Plain lowering of a graph to SpatialIR: each compute on the virtual core that the records of the layers say."""
+
+from raptor.graph.ir import Filter, Graph, Move, Take
+from raptor.graph.layers import filter_key
+from raptor.mapping.decision import Decision, LineFlow, PixelFlow, TileFlow
+from raptor.spatial.ir import FilterUse, MoveUse, SpatialGraph, TakeUse
+from raptor.spatial.lowering.pixel_lowering import PixelLowering
+from raptor.spatial.lowering.tile_lowering import TileLowering
+from raptor.spatial.lowering.token_lowering import TokenLowering
+from raptor.spatial.placed_graph import Partition
+from raptor.target.arch import Target
+
+
+def lower_graph(graph: Graph, decision: Decision, arch: Target) -> Partition:
+    """Cuts every tensor into tiles and every layer into computes, each on the virtual core of its layer's record.
+
+    The refinement of the decision has no part in this.
+    """
+    lowering = _lowering(graph, decision, arch)
+    for name in graph.inputs:
+        lowering.bind_input(name)
+    for node in graph.nodes:
+        lowering.lower(node)
+    lowering.finish()
+    filter_of = {n.output: FilterUse(filter_key(n), n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Filter)}
+    take_of = {n.output: TakeUse(n.operator.table, n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Take)}
+    # A view may exist as regions only, which `verify_views` proves.
+    views = lowering.view_uses
+    moved = lowering.tensors.keys() - views.keys()
+    moves = ((n, n.operator) for n in graph.nodes if isinstance(n.operator, Move) and n.output in moved)
+    computes, cores, positions = zip(*lowering.computes, strict=True) if lowering.computes else ((), (), ())
+    # NOTE: by pixel, a tensor is stacked from tiles or cut into them, so its tiles do not show the origin of elements.
+    by_pixel = isinstance(decision.flow, PixelFlow)
+    move_of = {} if by_pixel else {n.output: MoveUse(move.sources, n.inputs) for n, move in moves}
+    cut = SpatialGraph(
+        graph.name,
+        graph.arithmetic,
+        graph.inputs,
+        graph.outputs,
+        lowering.tensors,
+        {filter_key(n): n.operator for n in graph.nodes if isinstance(n.operator, Filter)},
+        filter_of,
+        take_of,
+        move_of,
+        lowering.literals,
+        computes,
+        views,
+        lowering.product_uses,
+    )
+    return Partition(cut, cores, positions)
+
+
+def _lowering(graph: Graph, decision: Decision, arch: Target) -> TileLowering:
+    match decision.flow:
+        case TileFlow():
+            return TileLowering(graph, decision, arch)
+        case LineFlow():
+            return TokenLowering(graph, decision, arch)
+        case PixelFlow():
+            return PixelLowering(graph, decision, arch)

@@ -1,0 +1,282 @@
+"""Constants that crossbars produce instead of loads, because the loads of all cores pass through one port.
+
+A core with free crossbars stores constants as a matrix of one row. One MVM with the input 1 returns all of them at
+once. Then each is copied to its own tile, repeated as its readers need it. Otherwise the port would be busy with the
+constants of one core after another, above all with the weights of depthwise layers, which each core of such a layer
+needs.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import structs
+
+from raptor.graph.ir import Filter
+from raptor.graph.window import Window
+from raptor.mapping.decision import Matrix
+from raptor.mapping.refinement import ProducedConstants, RefinementError
+from raptor.spatial.compute_op import BodyOp, Compute
+from raptor.spatial.ir import SpatialGraph
+from raptor.spatial.operations import ApplyLine, Move, Stencil, Vector
+from raptor.spatial.placed_graph import Partition
+from raptor.spatial.tiles import ConstantTile, Tile
+from raptor.target.arch import Target
+from raptor.target.chip_elements import MODELLED_FLOAT
+from raptor.target.timing import ISSUE_NS, load_ns, mvmul_ns
+
+_Shape = tuple[int, int, int]
+"""Rows, width and channels of a tile, each row of which repeats one pixel of a constant."""
+
+_Use = tuple[str, _Shape]
+"""Name of a constant, and the shape in which an operation needs it."""
+
+_Made = Mapping[tuple[int, _Use], Tile]
+"""Tiles that hold produced constants, keyed by core and use."""
+
+
+@dataclass(slots=True)
+class _Constants:
+    """The constants of a core. first: number of the first compute that reads one. uses: the constant of each use.
+
+    stem: prefix of all new names, which no tensor or layer of the model has.
+    """
+
+    stem: str
+    core: int
+    first: int
+    uses: dict[_Use, ConstantTile] = field(default_factory=dict[_Use, ConstantTile])
+
+    @property
+    def key(self) -> str:
+        return f"{self.stem}@{self.core}"
+
+    @property
+    def one(self) -> str:
+        """Name of the literal 1 that the matrices of constants are multiplied with."""
+        return f"{self.stem}@one"
+
+    def values(self) -> dict[bytes, ConstantTile]:
+        """Returns the distinct constants, keyed by their bytes."""
+        return {tile.values.tobytes(): tile for tile in self.uses.values()}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the constants, each once, in order of their first use."""
+        return tuple(dict.fromkeys(name for name, _ in self.uses))
+
+    def without(self, loaded: Collection[str]) -> "_Constants":
+        """Returns the constants but those of these names."""
+        return replace(self, uses={use: tile for use, tile in self.uses.items() if use[0] not in loaded})
+
+    def too_many(self, free: int, arch: Target) -> tuple[str, ...]:
+        """Returns the names of the constants that do not fit into `free` crossbars, if the largest go first."""
+        room, kept = free * arch.outputs_per_xbar, set[bytes]()
+        for key, tile in sorted(self.values().items(), key=lambda item: -item[1].elements):
+            if tile.elements <= room:
+                room -= tile.elements
+                kept.add(key)
+        return tuple(dict.fromkeys(name for (name, _), t in self.uses.items() if t.values.tobytes() not in kept))
+
+    def xbars(self, arch: Target) -> int:
+        """Returns the number of crossbars that hold the distinct constants."""
+        return -(-sum(tile.elements for tile in self.values().values()) // arch.outputs_per_xbar)
+
+    def is_worth_it(self, arch: Target) -> bool:
+        """True if the product takes less time than the loads."""
+        product = mvmul_ns(arch, self.xbars(arch)) + load_ns(arch, 1) + 2 * ISSUE_NS
+        return product < sum(load_ns(arch, tile.elements) + ISSUE_NS for tile in self.values().values())
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantUses:
+    """The constants of a partition that crossbars could produce. readers: numbers of the computes that read any.
+
+    Crossbars hold finite numbers, so others (the mask of an attention) are loaded.
+    """
+
+    by_core: Mapping[int, _Constants]
+    readers: Sequence[int]
+
+    @classmethod
+    def of(cls, partition: Partition) -> "ConstantUses":
+        """Finds the constants of each core, and the computes that read them."""
+        by_core: dict[int, _Constants] = {}
+        readers: list[int] = []
+        stem = _free_stem(partition.graph)
+        is_number: dict[str, bool] = {}
+        for i, (compute, core) in enumerate(zip(partition.graph.computes, partition.cores, strict=True)):
+            for op in compute.body:
+                for tile, shape in _wanted(op):
+                    if tile.name not in is_number:
+                        is_number[tile.name] = tile.element == MODELLED_FLOAT and bool(np.isfinite(tile.values).all())
+                    if is_number[tile.name]:
+                        readers.append(i)
+                        if core not in by_core:
+                            by_core[core] = _Constants(stem, core, i)
+                        by_core[core].uses[tile.name, shape] = tile
+        return cls(by_core, [*dict.fromkeys(readers)])
+
+
+def choose_constants(partition: Partition, uses: ConstantUses, arch: Target) -> tuple[ProducedConstants, ...]:
+    """Returns the cores on which a product takes less time than the loads of the constants that fit."""
+    used, chosen = _used_xbars(partition), list[ProducedConstants]()
+    for core, constants in sorted(uses.by_core.items()):
+        loaded = constants.too_many(arch.xbars_per_core - used[core], arch)
+        if not constants.without(loaded).is_worth_it(arch):
+            continue
+        if chosen and (chosen[-1].stop, chosen[-1].loaded) == (core, loaded):
+            chosen[-1] = replace(chosen[-1], stop=core + 1)
+        else:
+            chosen.append(ProducedConstants(core, core + 1, loaded))
+    return tuple(chosen)
+
+
+def make_constants(
+    partition: Partition, uses: ConstantUses, chosen: Sequence[ProducedConstants], arch: Target
+) -> Partition:
+    """Returns the partition with the products of the `chosen` cores; the partition itself if there are none."""
+    kept = [uses.by_core[core].without(run.loaded) for run in chosen for core in range(run.first, run.stop)]
+    return _with_products(partition, {c.first: c for c in kept}, uses.readers, arch) if kept else partition
+
+
+def check_constants(
+    partition: Partition, uses: ConstantUses, chosen: Sequence[ProducedConstants], arch: Target
+) -> None:
+    """Raises `RefinementError` for a core without such constants, or without crossbars for them."""
+    used, end = _used_xbars(partition), 0
+    for i, run in enumerate(chosen):
+        if not end <= run.first < run.stop <= arch.usable_cores:
+            raise RefinementError(f"constants[{i}]: {run}, expected some of {end} to {arch.usable_cores}, in order")
+        for core in range(run.first, run.stop):
+            constants, loaded = uses.by_core.get(core), set(run.loaded)
+            if constants is None or not loaded < set(constants.names):
+                names = () if constants is None else constants.names
+                raise RefinementError(f"constants[{i}]: {run}, but the constants of core {core} are {names}")
+            free, needed = arch.xbars_per_core - used[core], constants.without(loaded).xbars(arch)
+            if needed > free:
+                raise RefinementError(f"constants[{i}]: need {needed} crossbars of core {core}, it has {free} free")
+        end = run.stop
+
+
+def _used_xbars(partition: Partition) -> defaultdict[int, int]:
+    """Returns the number of crossbars that the matrices of each core occupy."""
+    # NOTE: computes of a core share their tuple of matrices, so its identity skips most of them.
+    tuples = {
+        (core, compute.layer, id(compute.matrices)): compute.matrices
+        for compute, core in zip(partition.graph.computes, partition.cores, strict=True)
+        if compute.matrices
+    }
+    held = {(core, layer, m): m.xbars for (core, layer, _), matrices in tuples.items() for m in matrices}
+    used: defaultdict[int, int] = defaultdict(int)
+    for (core, _, _), xbars in held.items():
+        used[core] += xbars
+    return used
+
+
+def _free_stem(graph: SpatialGraph) -> str:
+    """Returns a prefix that no tensor or layer name starts with."""
+    stem = "constants"
+    while any(name.startswith(stem) for name in (*graph.tensors, *graph.filters)):
+        stem += "'"
+    return stem
+
+
+def _wanted(op: BodyOp) -> Sequence[tuple[ConstantTile, _Shape]]:
+    """Returns the constant operands that a product can replace, each with the shape that the operation needs.
+
+    For an element-wise function these are constants of one pixel, repeated along a row. Longer ones are read once, so
+    nothing would be saved.
+    """
+    if isinstance(op, Vector):
+        short = [t for t in op.sources if isinstance(t, ConstantTile) and t.pixels == 1]
+        return [(t, (1, op.result.width, max(t.channels, op.result.channels))) for t in short]
+    if isinstance(op, Stencil) and isinstance(op.vectors, ConstantTile):
+        return [(op.vectors, (op.vectors.pixels, op.together, op.vectors.channels))]
+    return ()
+
+
+def _with_products(
+    partition: Partition, chosen: dict[int, _Constants], readers: Sequence[int], arch: Target
+) -> Partition:
+    """Inserts the product of each core before the first compute that reads one of its constants."""
+    graph = partition.graph
+    products: dict[int, Compute] = {}
+    filters: dict[str, Filter] = {}
+    known: dict[str, ConstantTile] = {}
+    made: dict[tuple[int, _Use], Tile] = {}
+    for i, constants in sorted(chosen.items()):
+        products[i], filters[constants.key], tiles = _product(constants, graph.computes[i], arch)
+        values = constants.values()
+        known |= {tile.name: values[key] for (key, _), tile in tiles.items()}
+        made |= {(constants.core, use): tiles[t.values.tobytes(), use[1]] for use, t in constants.uses.items()}
+    reading = list(graph.computes)
+    for i in readers:
+        core, c = partition.cores[i], reading[i]
+        body = tuple([_reading(op, core, made) for op in c.body])
+        # NOTE: `replace` takes three times as long, and these may be half of all computes.
+        reading[i] = Compute(c.node, c.op_type, c.layer, c.matrices, body, c.results)
+    computes: list[Compute] = []
+    cores: list[int] = []
+    positions: list[float] = []
+    for first, last in pairwise([0, *products, len(reading)]):
+        computes += reading[first:last]
+        cores += partition.cores[first:last]
+        positions += partition.positions[first:last]
+        if last in products:
+            computes.append(products[last])
+            cores.append(partition.cores[last])
+            positions.append(0.0)
+    one = next(iter(chosen.values())).one
+    literals = {**graph.literals, one: ConstantTile.of(one, np.ones((1, 1, 1)))}
+    filters = {**graph.filters, **filters}
+    changed = replace(graph, computes=tuple(computes), filters=filters, literals=literals, made=known)
+    return Partition(changed, tuple(cores), tuple(positions))
+
+
+def _product(
+    constants: _Constants, reader: Compute, arch: Target
+) -> tuple[Compute, Filter, dict[tuple[bytes, _Shape], Tile]]:
+    """Returns the compute that produces a core's constants, its weights, and the tile of each constant and shape."""
+    values = constants.values()
+    starts = dict(zip(values, np.cumsum([0, *(t.elements for t in values.values())]).tolist(), strict=False))
+    weights = np.concatenate([tile.values for tile in values.values()])
+    together = Tile(constants.key, 1, 1, weights.size)
+    matrix = Matrix(0, (0, 1), (0, weights.size), -(-weights.size // arch.outputs_per_xbar))
+    tiles: dict[tuple[bytes, _Shape], Tile] = {}
+    body: list[BodyOp] = [ApplyLine(together, (Tile(constants.one, 1, 1, 1),), np.zeros((1, 4), np.int64))]
+    for (_, shape), tile in constants.uses.items():
+        key = tile.values.tobytes(), shape
+        if key not in tiles:
+            tiles[key] = Tile(f"{constants.key}.{len(tiles)}", *shape)
+            body.append(Move(tiles[key], (together,), _runs(starts[key[0]], tile, shape)))
+    product = Compute(reader.node, reader.op_type, constants.key, (matrix,), tuple(body), tuple(tiles.values()))
+    return product, Filter(weights.reshape(1, 1, -1), Window.pointwise((1,))), tiles
+
+
+def _runs(first: int, tile: ConstantTile, shape: _Shape) -> npt.NDArray[np.int64]:
+    """Returns the runs (see `Move`) that fill each row with a pixel of a constant. `first`: offset of the constant."""
+    rows, width, channels = shape
+    if width == 1 and tile.channels == channels:
+        return np.array([[0, 0, first, 1, tile.elements]])
+    if tile.channels == 1:
+        row, count, stride = np.arange(rows), width * channels, 0
+    else:
+        row, count, stride = np.repeat(np.arange(rows), width), channels, 1
+    at = np.arange(len(row)) * count
+    return np.stack(np.broadcast_arrays(at, 0, first + row * tile.channels, stride, count), axis=1)
+
+
+def _reading(op: BodyOp, core: int, made: _Made) -> BodyOp:
+    """Returns the operation with produced tiles in place of its constants."""
+    uses = [(tile.name, shape) for tile, shape in _wanted(op)]
+    known = {use[0]: made[core, use] for use in uses if (core, use) in made}
+    if not known:
+        return op
+    if isinstance(op, Stencil):
+        return structs.replace(op, vectors=next(iter(known.values())))
+    assert isinstance(op, Vector)
+    return Vector(op.result, op.function, tuple([known.get(t.name, t) for t in op.sources]))

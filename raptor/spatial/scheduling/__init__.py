@@ -1,0 +1,1 @@
+"""Scheduling: dependences, list schedule, ALAP times, and the choice of an order."""

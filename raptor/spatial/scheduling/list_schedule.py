@@ -1,0 +1,229 @@
+"""Pass from PlacedGraph to Schedule: a list schedule of all computes on a chip with blocking messages.
+
+A compute starts when its core is free and its inputs are there; a message keeps both cores busy. `pim.lower` keeps this
+order, so it decides which core waits for which, never what is computed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate, groupby, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.mapping.decision import Decision, LineFlow
+from raptor.spatial.dataflow import Dataflow
+from raptor.spatial.ir import TakeRows
+from raptor.spatial.operation_costs import CostModel
+from raptor.spatial.placed_graph import Fetch, PlacedGraph, Schedule
+from raptor.spatial.scheduling.dependences import StepDependences
+from raptor.spatial.scheduling.order_selection import StepOrder, named_order
+from raptor.spatial.tiles import ConstantTile
+from raptor.target.arch import Target
+from raptor.target.timing import (
+    ISSUE_NS,
+    copy_ns,
+    global_port_ns,
+    load_ns,
+    message_times,
+)
+
+if TYPE_CHECKING:
+    from raptor.spatial.scheduling.schedule_kernel import Ints, SampleWork
+
+Floats = npt.NDArray[np.float64]
+
+
+def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
+    """Returns the computes in a global order: the list schedule that the decision names if it is by line, else as is.
+
+    Ties are broken by `Problem.rank`.
+    """
+    count, flow = len(placed.graph.computes), decision.flow
+    if not isinstance(flow, LineFlow) or not count:
+        return Schedule(placed, (), tuple(range(count)))
+    order: list[int] = []
+    fetches: list[Fetch] = []
+    name = StepOrder(flow.patience_ns, flow.sample)
+    for together in _together(placed, flow):
+        problem = ScheduleProblem.from_graph(arch, placed, together)
+        local = named_order(problem.work(), name)
+        first = count + len(fetches)
+        numbers = np.concatenate([together, np.arange(first, first + len(problem.fetched))])
+        order += numbers[local].tolist()
+        fetches += problem.fetched
+    return Schedule(placed, tuple(fetches), tuple(order))
+
+
+def _together(placed: PlacedGraph, flow: LineFlow) -> list[range]:
+    """Returns ranges of computes that are scheduled together: all, or one range per node if not streamed."""
+    computes = placed.graph.computes
+    if flow.streamed:
+        return [range(len(computes))]
+    ends = accumulate((len(list(run)) for _, run in groupby(computes, key=lambda c: c.node)), initial=0)
+    return [range(first, last) for first, last in pairwise(ends)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScheduleProblem:
+    """A range of computes to schedule, with the fetches of tiles that they read from other cores.
+
+    Steps are the computes, numbered from 0, then the fetches; `core` and `position` have an entry for each step.
+    outputs: numbers of the tiles that are stored in global memory.
+    """
+
+    arch: Target
+    needs: StepDependences
+    fetched: tuple[Fetch, ...]
+    core: "Ints"
+    position: Floats
+    outputs: "Ints"
+    costs: CostModel
+
+    @classmethod
+    def from_graph(cls, arch: Target, placed: PlacedGraph, together: range) -> "ScheduleProblem":
+        """Makes the problem of the computes `together` of a graph."""
+        graph, chosen = placed.graph, slice(together.start, together.stop)
+        core = np.array(placed.cores[chosen], np.int64)
+        position = np.array(placed.positions[chosen], np.float64)
+        needs = StepDependences.from_dataflow(graph.dataflow.part(together), core)
+        user, tiles, nodes = needs.fetch_user, needs.flow.tiles, needs.flow.nodes
+        rows: list[list[int]] = np.stack([needs.fetch_tile, core[user], user], axis=1).tolist()
+        fetched = tuple(Fetch(tiles[t], c, nodes[i]) for t, c, i in rows)
+        stored = {part.tile.name for name in graph.outputs for part in graph.tensors[name].parts}
+        outputs = np.array([i for i, tile in enumerate(tiles) if tile.name in stored], np.int64)
+        core, position = np.append(core, core[user]), np.append(position, position[user])
+        return cls(arch, needs, fetched, core, position, outputs, CostModel(arch, graph.filters))
+
+    @property
+    def computes(self) -> int:
+        """Number of computes among the steps."""
+        return len(self.core) - len(self.fetched)
+
+    def work(self) -> "SampleWork":
+        """Returns all steps as columns for the list scheduler."""
+        from raptor.spatial.scheduling.schedule_kernel import SampleWork  # compiled code is loaded only where it runs
+
+        count, edges, core = len(self.core), self.needs.edges, self.core
+        peer, sizes, local_ns = self.messages()
+        times = message_times(self.arch, peer, core, sizes)
+        memory_ns, around_ns = self.memory()
+        return SampleWork(
+            core,
+            peer,
+            times.request_ns,
+            times.grant_ns,
+            times.sender_ns + ISSUE_NS,
+            times.wire_ns,
+            np.where(peer >= 0, times.receiver_ns + ISSUE_NS, local_ns),
+            memory_ns,
+            around_ns + self.work_ns(),
+            self.rank(),
+            np.bincount(edges[:, 1], minlength=count),
+            np.searchsorted(edges[:, 0], np.arange(count + 1)).astype(np.int64),
+            np.ascontiguousarray(edges[:, 1]),
+            *number_pairs(core, peer),
+        )
+
+    def rank(self) -> "Ints":
+        """Returns the priority of each step among steps that can start at the same time; the lowest comes first.
+
+        Rows higher up in the image come first, then messages before other work, then steps nearer to the end.
+        """
+        number = np.arange(len(self.core))
+        rank = np.empty_like(number)
+        rank[np.lexsort((-number, self.needs.taken < 0, self.position))] = number
+        return rank
+
+    def messages(self) -> tuple["Ints", "Ints", Floats]:
+        """Returns the transfer of each step: sending core (-1: none), bytes, and ns of a copy inside the core."""
+        taken, elements, moved = self.needs.taken, self.needs.elements, self.needs.transfers
+        source = self.needs.source(self.core)
+        inside = moved & (source == self.core)
+        element_bytes = np.array([self.arch.bytes_of(element) for element in self.needs.flow.types], np.int64)
+        sizes, local_ns = np.zeros(len(taken), np.int64), np.zeros(len(taken))
+        sizes[moved] = elements[moved] * element_bytes[self.needs.flow.tile_type[taken[moved]]]
+        local_ns[inside] = self.each(self.needs.flow.tile_type[taken[inside]], elements[inside], copy_ns)
+        return np.where(inside, -1, source), sizes, local_ns
+
+    def memory(self) -> tuple[Floats, Floats]:
+        """Returns the ns for which transfers of each step occupy the global memory port, and the rest of their time."""
+        step, kind, elements = self.memory_transfers()
+        busy_ns = self.each(kind, elements, global_port_ns)
+        rest_ns = self.each(kind, elements, load_ns, self.core[step]) - busy_ns
+        return _summed(step, busy_ns, len(self.core)), _summed(step, rest_ns, len(self.core))
+
+    def memory_transfers(self) -> "tuple[Ints, Ints, Ints]":
+        """Returns (step, element type, number of elements) of every transfer from or to global memory.
+
+        A transfer step loads tiles that no compute makes. Any other compute loads what it is the first on its core to
+        use, and stores its results that are outputs of the model.
+        """
+        flow, taken = self.needs.flow, self.needs.taken
+        copies = np.flatnonzero((taken >= 0) & ~self.needs.transfers)
+        loads, loaded = self.loads()
+        stores = np.isin(flow.result_tile, self.outputs) & (taken[flow.result_compute] < 0)
+        value = np.concatenate([loaded, flow.result_tile[stores]])
+        kinds = [flow.types.index(constant.element) for constant in flow.constants]
+        kind = np.concatenate([flow.tile_type, np.array(kinds, np.int64)])
+        size = np.concatenate([flow.tile_elements, np.array([c.elements for c in flow.constants], np.int64)])
+        return (
+            np.concatenate([copies, loads, flow.result_compute[stores]]),
+            np.concatenate([kind[taken[copies]], kind[value]]),
+            np.concatenate([self.needs.elements[copies], size[value]]),
+        )
+
+    def loads(self) -> "tuple[Ints, Ints]":
+        """Returns (compute, value) pairs: the first use of each value that is loaded to a core.
+
+        Constants are numbered after tiles, equal ones are loaded once. Rows of tables are excluded.
+        """
+        flow, taken = self.needs.flow, self.needs.taken
+        reader, tile = self.needs.reader, self.needs.read
+        given = ~self.needs.makers.is_nonempty(tile)
+        whole = ~flow.is_op_class(TakeRows)[flow.use_op]
+        user = np.concatenate([reader[given], flow.op_compute[flow.use_op[whole]]])
+        value = np.concatenate([tile[given], len(flow.tiles) + flow.use_constant[whole]])
+        order = np.argsort(user, kind="stable")
+        order = order[taken[user[order]] < 0]
+        user, value = user[order], value[order]
+        there = _contents(flow)[value] * (self.core.max() + 1) + self.core[user]
+        _, first, number = np.unique(there, return_index=True, return_inverse=True)
+        chosen = user == user[first][number.reshape(-1)]
+        return user[chosen], value[chosen]
+
+    def each(self, kind: "Ints", elements: "Ints", cost: Callable[..., float], *of: "Ints") -> Floats:
+        """Returns `cost` of each row (element type, elements, further arguments), called once per distinct row."""
+        rows, index = np.unique(np.stack([kind, elements, *of], axis=1), axis=0, return_inverse=True)
+        targets = [self.arch.with_element(element) for element in self.needs.flow.types]
+        asked = [cost(targets[k], *arguments) for k, *arguments in rows.tolist()]
+        return np.array(asked, np.float64)[index.reshape(-1)]
+
+    def work_ns(self) -> Floats:
+        """Returns the estimated ns of each step on its core, without transfers."""
+        flow = self.needs.flow
+        of_form = np.array([self.costs.op_ns(op, compute) for op, compute in flow.forms])
+        return _summed(flow.op_compute, of_form[flow.op_form], len(self.core))
+
+
+def _summed(step: "Ints", times_ns: Floats, count: int) -> Floats:
+    return np.bincount(step, times_ns, count).astype(np.float64)
+
+
+def _contents(flow: Dataflow) -> "Ints":
+    """Returns a number for each tile and, after these, for each constant; constants of equal contents share one."""
+    content = np.arange(len(flow.tiles) + len(flow.constants))
+    first: dict[bytes, int] = {}
+    for number, value in enumerate((*flow.tiles, *flow.constants)):
+        if isinstance(value, ConstantTile):
+            content[number] = first.setdefault(value.values.tobytes(), number)
+    return content
+
+
+def number_pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
+    """Numbers the distinct pairs of core and peer, core by core. Returns the last three columns of `Work`."""
+    cores = int(max(core.max(), peer.max())) + 1
+    keys, pair = np.unique(core * (cores + 1) + peer + 1, return_inverse=True)
+    first = np.searchsorted(keys, np.arange(cores + 1) * (cores + 1))
+    return pair.astype(np.int64), first.astype(np.int64), keys % (cores + 1) - 1

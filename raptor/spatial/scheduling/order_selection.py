@@ -1,0 +1,173 @@
+"""Selection of the order of computes on each core, by latency and interval of consecutive samples.
+
+A core runs the computes of each sample in the same order. The best order for a single sample on an idle chip starts all
+work early, so a sample occupies each core from early until late and the next sample has to wait. So several consecutive
+samples are scheduled, and the order of a later one is a candidate: there, work of a core begins when the core has
+finished the previous sample.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from raptor.common.process.thread_pool import CheckedThreadPool
+
+if TYPE_CHECKING:
+    from raptor.spatial.scheduling.schedule_kernel import Floats, Ints, SampleWork
+
+MEASURED_SAMPLES = 4
+"""Number of samples that are simulated to measure an interval; the last two intervals count as steady state."""
+
+WAITING_RATIO = 2.0
+"""Ratio of interval to lower bound above which one more sample is tried, because cores still wait for each other."""
+
+MOST_SAMPLES = 6
+"""Largest number of samples that are scheduled."""
+
+_THREADS = 2
+"""Number of threads, each for the orders of one patience. The compiled loops release the GIL."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOrder:
+    """Identifies an order: the list schedule of a sample with a patience (see `LineFlow`)."""
+
+    patience_ns: float
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrderObjective:
+    """The objective by which an order is chosen, and the candidates.
+
+    by: latency of one sample; interval, also for energy, because static energy is proportional to it; or latency x
+    interval. patiences: candidates, as factors of the decision's patience. samples: number of samples to schedule.
+    """
+
+    criterion: Literal["latency", "throughput", "energy", "both"] = "both"
+    patiences: tuple[float, ...] = (1.0,)
+    samples: int = 1
+
+    def cost(self, latency_ns: float, interval_ns: float) -> float:
+        """Returns the objective; lower is better."""
+        match self.criterion:
+            case "latency":
+                return latency_ns
+            case "both":
+                return latency_ns * interval_ns
+            case "throughput" | "energy":
+                return interval_ns
+
+
+_Candidate = tuple[float, "Ints", StepOrder]
+"""Cost, order of the steps, and its identification."""
+
+STORED_ORDER = OrderObjective()
+"""Keep the order that the decision names."""
+
+BALANCED_OBJECTIVE = OrderObjective("both", (1.0, 0.4), 2)
+"""Default objective of a new decision."""
+
+
+def named_order(work: "SampleWork", named: StepOrder) -> "Ints":
+    """Returns the order of the steps that a decision names."""
+    return _orders(work, named.patience_ns, named.sample + 1)[named.sample]
+
+
+def choose_step_order(work: "SampleWork", named: StepOrder, aim: OrderObjective) -> tuple["Ints", StepOrder]:
+    """Returns the best order by `aim`, with patiences relative to that of `named`, and its identification."""
+    patiences_ns = [named.patience_ns * factor for factor in aim.patiences]
+    with CheckedThreadPool(_THREADS) as pool:
+        candidates = [
+            candidate for group in pool.map(partial(_candidates, work, aim), patiences_ns) for candidate in group
+        ]
+    _, order, name = min(candidates, key=itemgetter(0))
+    return order, name
+
+
+def _candidates(work: "SampleWork", aim: OrderObjective, patience_ns: float) -> list[_Candidate]:
+    """Returns the candidate orders of one patience, of at least `aim.samples` samples.
+
+    Where values pass through many cores, each further sample is closer to the steady state. So if several samples are
+    scheduled and the best interval is far above its bound, samples are added as long as they improve the objective.
+    """
+    candidates = _of_samples(work, aim, patience_ns, aim.samples)
+    while 1 < len(candidates) < MOST_SAMPLES and _waits(work, min(candidates, key=itemgetter(0))[1]):
+        more = _of_samples(work, aim, patience_ns, len(candidates) + 1)
+        if more[-1][0] >= min(cost for cost, *_ in candidates):
+            break
+        candidates = more
+    return candidates
+
+
+def _of_samples(work: "SampleWork", aim: OrderObjective, patience_ns: float, samples: int) -> list[_Candidate]:
+    """Returns the orders of `samples` consecutive samples with one patience, with their costs."""
+    orders = enumerate(_orders(work, patience_ns, samples))
+    return [(aim.cost(*_times(work, order)), order, StepOrder(patience_ns, sample)) for sample, order in orders]
+
+
+def _orders(work: "SampleWork", patience_ns: float, samples: int) -> "Ints":
+    """Returns [samples, steps]: the order of the steps of each of several consecutive samples."""
+    from raptor.spatial.scheduling.schedule_kernel import (  # loaded only where it runs
+        all_steps,
+        empty_queue,
+        idle_chip,
+        list_schedule,
+    )
+
+    ordered = np.empty((samples, len(work.core)), np.int64)
+    todo, queue = all_steps(work, samples), empty_queue(work)
+    list_schedule(ordered, idle_chip(work, samples), work, todo, queue, np.argsort(work.rank), patience_ns)
+    return ordered
+
+
+def balanced_cost(work: "SampleWork", patience_ns: float) -> float:
+    """Returns latency x interval in ns2 of the order that `BALANCED_OBJECTIVE` would choose for a patience."""
+    orders = (
+        _of_samples(work, BALANCED_OBJECTIVE, patience_ns * factor, BALANCED_OBJECTIVE.samples)
+        for factor in BALANCED_OBJECTIVE.patiences
+    )
+    return min(cost for candidates in orders for cost, *_ in candidates)
+
+
+def schedule_early(work: "SampleWork", patience_ns: float) -> tuple["Ints", "Floats"]:
+    """Returns the order of one sample on an idle chip, and the ns at which the inputs of each step are ready."""
+    from raptor.spatial.scheduling.schedule_kernel import idle_chip, run_in_order
+
+    order = _orders(work, patience_ns, 1)[0]
+    ready_ns = np.zeros((1, len(order)))
+    run_in_order(np.zeros(1), ready_ns, idle_chip(work, 1), work, order)
+    return order, ready_ns[0]
+
+
+def _times(work: "SampleWork", order: "Ints") -> tuple[float, float]:
+    """Returns latency and interval in ns of samples that follow one order.
+
+    The interval is at least the time for which a sample occupies the port of global memory.
+    """
+    from raptor.spatial.scheduling.schedule_kernel import idle_chip, run_in_order
+
+    ends_ns, ready_ns = np.zeros(MEASURED_SAMPLES), np.zeros((MEASURED_SAMPLES, len(order)))
+    run_in_order(ends_ns, ready_ns, idle_chip(work, MEASURED_SAMPLES), work, order)
+    return float(ends_ns[0]), max(float(ends_ns[-1] - ends_ns[-3]) / 2, float(work.memory_ns.sum()))
+
+
+def _waits(work: "SampleWork", order: "Ints") -> bool:
+    """True if the interval of an order is far above the load of its busiest core and of the global memory port.
+
+    Transfers do not queue at the port here: `_times` serves the transfers of a sample in the given order, which alone
+    may look like a wait in a small model.
+    """
+    alone = work._replace(memory_ns=np.zeros_like(work.memory_ns), work_ns=work.memory_ns + work.work_ns)
+    _, interval_ns = _times(alone, order)
+    return interval_ns > WAITING_RATIO * max(_busiest_ns(work), float(work.memory_ns.sum()))
+
+
+def _busiest_ns(work: "SampleWork") -> float:
+    """Returns the time per sample of the core with most work, messages included."""
+    sends = work.peer >= 0
+    cores = np.concatenate([work.core, work.peer[sends]])
+    return float(np.bincount(cores, np.concatenate([work.occupied_ns, work.sender_ns[sends]])).max())

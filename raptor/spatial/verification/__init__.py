@@ -1,0 +1,1 @@
+"""Verifiers of SpatialIR and of the placed and scheduled graph."""

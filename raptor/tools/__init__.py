@@ -1,0 +1,1 @@
+"""Tools beside the compiler: the command line, studies, quantisation, reports. The compiler imports none of them."""

@@ -1,0 +1,125 @@
+"""Commands `raptor arch list|show|check|new`."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raptor.options import CoreKeywords
+from raptor.tools.cli import shell_completion
+from raptor.tools.cli.option_parameters import QuietOption, expand_options
+
+app = typer.Typer(
+    name="arch",
+    help="Architecture files of pimsim-nn: presets, their sources, checks, new ones.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command("list")
+def list_command() -> None:
+    """List the presets.
+
+    Example: raptor arch list
+    """
+    from raptor.tools.cli.arch_view import show_presets
+
+    show_presets()
+
+
+@app.command("show")
+def show_command(
+    name: Annotated[str, typer.Argument(help="Preset or file.", autocompletion=shell_completion.presets)],
+    bits: Annotated[
+        int, typer.Option(min=1, max=32, help="Bits of an activation and of a weight, for the derived figures.")
+    ] = 8,
+    json: Annotated[bool, typer.Option("--json", help="Print derived figures and every field as JSON.")] = False,
+) -> None:
+    """Show what follows from a file (a product, peak, cells), then every field, and where a preset's numbers come from.
+
+    Fields marked * are not named in the file: the value is the simulator's default.
+
+    Example: raptor arch show isaac
+    """
+    from raptor.tools.cli.arch_view import show_architecture
+
+    show_architecture(name, json=json, bits=bits)
+
+
+@app.command("check")
+def check_command(
+    file: Annotated[Path, typer.Argument(help="Architecture file.")],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the counts only.")] = False,
+) -> None:
+    """Say what the simulator would do with a file: misspelt fields, impossible values, converters that do not fit.
+
+    Exit status: 0 nothing worse than a note, 1 errors or warnings, 2 a file that cannot be read.
+
+    Example: raptor arch check out/arch.json
+    """
+    from raptor.common.terminal.console import LiteralConsole
+    from validator.checks import check_chip
+    from validator.checks.arch_file import read_chip
+    from validator.checks.findings_output import is_clean, show
+
+    findings = check_chip(read_chip(file))
+    show(findings, LiteralConsole(), quiet=quiet)
+    raise typer.Exit(0 if is_clean(findings) else 1)
+
+
+@app.command("device")
+def device_command(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Device file or preset; without it, all presets.", autocompletion=shell_completion.devices),
+    ] = None,
+) -> None:
+    """List the presets of device files, or check and show one: cells, read-out, writes, and what is ideal.
+
+    Exit status: 0 done, 2 a file that cannot be read or has mistakes.
+
+    Example: raptor arch device reram-wan2022
+    """
+    from raptor.tools.cli.arch_view import show_device, show_devices
+
+    if name is None:
+        show_devices()
+    else:
+        show_device(name)
+
+
+@app.command("new")
+@partial(expand_options, shows_defaults=False)
+def new_command(
+    *,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")] = Path("arch.json"),
+    base: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="FILE|PRESET",
+            help="Preset or file to start from.",
+            autocompletion=shell_completion.presets,
+        ),
+    ] = "bench",
+    sizes: CoreKeywords,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Write an architecture file and, beside it, a network table complete for every pair of cores.
+
+    The table of chip.json is chip.network.json, so that several chips live in one directory.
+
+    Example: raptor arch new -o chip.json --from isaac --cores 64
+    """
+    from raptor.target import arch as architectures
+    from raptor.tools.cli.arch_view import write_architecture
+
+    chip, written = write_architecture(architectures.describe_chip(base, **sizes), output, force=force)
+    if quiet:
+        return
+    for note in chip.notes:
+        print(note)
+    print(f"{output} and {written.name}: {chip.core_count} cores, {chip.xbars_per_core} crossbars a core")

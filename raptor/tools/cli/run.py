@@ -1,0 +1,88 @@
+"""Command `raptor run OUT`."""
+
+from collections.abc import Collection, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from raptor.common.errors import UserError
+from raptor.common.options.option_conflicts import refuse_options
+from validator.cli_options import Device, Inputs, Out
+
+
+def run_command(
+    context: typer.Context,
+    out: Out,
+    inputs: Inputs = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="File to write: .npy for one output, .npz for all by name.")
+    ] = Path("outputs.npz"),
+    device: Device = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Execute a compiled model on inputs of yours, and write its outputs.
+
+    A sequence NAME becomes the arrays NAME/0, NAME/1 ...; maps become one array of values, with NAME/keys beside it.
+    With a device, its crossbars are written once and multiply; the reference engine does all else.
+
+    Example: raptor run out -o scores.npy --device numpy
+    """
+    # numpy and the engine take half a second to import; `raptor --help` does without.
+    from contextlib import nullcontext
+
+    from raptor.common.files import file_access
+    from raptor.common.terminal.console import LiteralConsole
+    from raptor.device.program_execution import DeviceWriter
+    from validator.hosted.any_program import list_shapes, load_any, non_tensor_outputs, read_inputs, run_any
+    from validator.hosted.border_values import flatten_value
+
+    if inputs:
+        refuse_options(context, {"seed"}, "not with --input, which gives the numbers")
+    file_access.check_file_replaceable("--output", output, force=force)
+    program = load_any(out)
+    _check_format(output, list_shapes(program)[1], non_tensor_outputs(program))
+    with nullcontext() if device is None else DeviceWriter(device) as chips:
+        placed = program if chips is None else program.write_to_device(chips)
+        values = run_any(placed, read_inputs(placed, inputs or (), seed))
+        parts = [part for name, value in values.items() for part in flatten_value(name, value).items()]
+        found = dict(parts)
+        if len(found) < len(parts):
+            raise UserError(f"--output {output}: parts of two outputs have the same name: {', '.join(values)}")
+        file_access.write_atomic("--output", output, _content(output, found))
+        if not quiet:
+            console = LiteralConsole()
+            for line in [f"{name}  {list(array.shape)}" for name, array in found.items()] + list(chips or ()):
+                console.print(line)
+
+
+def _check_format(path: Path, outputs: Collection[str], others: Collection[str]) -> None:
+    """Raises `UserError` before the run, which may take long, if the suffix of the file does not fit the outputs.
+
+    `.npy` holds one tensor, `.npz` everything. `others`: the outputs that are no tensors (sequences, maps).
+    """
+    if path.suffix != ".npz" and (path.suffix != ".npy" or len(outputs) > 1 or others):
+        raise UserError(
+            f"--output {path}: expected a .npz file{', or .npy' if len(outputs) == 1 and not others else ''}"
+        )
+
+
+def _content(path: Path, found: Mapping[str, Any]) -> bytes:
+    """Returns the bytes of a .npy or .npz file. An archive may have any names, which `np.savez` does not allow."""
+    import zipfile
+
+    import numpy as np
+
+    stream = BytesIO()
+    plain = {name: array.astype(np.str_) if array.dtype.kind == "O" else array for name, array in found.items()}
+    if path.suffix == ".npy":
+        np.save(stream, next(iter(plain.values())), allow_pickle=False)
+        return stream.getvalue()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, array in plain.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+    return stream.getvalue()

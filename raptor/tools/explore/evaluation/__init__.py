@@ -1,0 +1,1 @@
+"""Evaluation of points of a study, in other processes."""

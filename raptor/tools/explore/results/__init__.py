@@ -1,0 +1,1 @@
+"""Results of a study: the front, tables, figures and pages."""

@@ -1,0 +1,1 @@
+"""The study file: options, search space, metrics."""

@@ -1,0 +1,211 @@
+"""Addresses and reuse of memory, on random programs of one core."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import raptor
+from raptor.common.errors import CapacityError
+from raptor.pim import PimProgram, allocate, memory_warnings, reuse_operands, verify_pim
+from raptor.pim.allocate_memory import BufferLifetimes
+from raptor.pim.ir import CoreProgram
+from raptor.pim.operations import Buffer, Load, Repeat, Store
+from raptor.spatial.operations import Operation, Vector
+from raptor.spatial.tiles import ShapedValue
+from tests.pim.programs import of_operations
+from tests.pipeline import arch_file, chip, conv_model
+from tests.tiny_models import make_model, node
+
+ARCH = chip()
+
+
+def buffer(name: str, elements: int) -> Buffer:
+    """A buffer of one pixel."""
+    return Buffer(name, 1, 1, elements)
+
+
+def program(*operations: Operation[Buffer]) -> PimProgram:
+    return PimProgram("tiny", {0: CoreProgram(0, (), of_operations(*operations))}, 0, ())
+
+
+@st.composite
+def lives(draw: Callable[..., int]) -> PimProgram:
+    """Buffers of random sizes, each loaded at one step and stored at some later ones."""
+    operations: list[Operation[Buffer]] = []
+    buffers: list[Buffer] = []
+    for i in range(draw(st.integers(1, 25))):
+        if buffers and draw(st.booleans()):
+            operations.append(Store(draw(st.sampled_from(buffers)), 0))
+        else:
+            buffers.append(buffer(f"b{i}", draw(st.integers(1, 20))))
+            operations.append(Load(buffers[-1], 0))
+    return program(*operations)
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """Buffer, and the first and the last step that uses it."""
+
+    buffer: ShapedValue
+    first: int
+    last: int
+
+
+def lifetimes(core: CoreProgram) -> list[Lifetime]:
+    found = BufferLifetimes.of(core.steps)
+    rows = zip(found.buffer.tolist(), found.first.tolist(), found.last.tolist(), strict=True)
+    return [Lifetime(core.steps.buffers.values[k], first, last) for k, first, last in rows]
+
+
+def together(a: Lifetime, b: Lifetime) -> bool:
+    return a.first <= b.last and b.first <= a.last
+
+
+@given(lives())
+def test_buffers_alive_together_keep_a_gap(before: PimProgram):
+    allocated = allocate(before, ARCH)
+    verify_pim(allocated, ARCH)
+    core = allocated.cores[0]
+    for a, b in combinations(lifetimes(core), 2):
+        if together(a, b):
+            low, high = sorted((a.buffer, b.buffer), key=core.address)
+            assert core.address(low) + low.elements + 1 <= core.address(high)
+
+
+@given(lives())
+def test_memory_used_is_bounded(before: PimProgram):
+    """Memory is at least the largest sum of live buffers, at most the sum of all buffers."""
+    core = allocate(before, ARCH).cores[0]
+    spans = lifetimes(core)
+    alive = [sum(s.buffer.elements + 1 for s in spans if s.first <= i <= s.last) for i in range(len(core.steps))]
+    assert max(alive) <= core.local_bytes <= sum(s.buffer.elements + 1 for s in spans)
+    assert all(core.address(s.buffer) + s.buffer.elements <= core.local_bytes for s in spans)
+
+
+def test_memory_of_the_dead_is_used_again():
+    a, b, c = buffer("a", 10), buffer("b", 10), buffer("c", 10)
+    core = allocate(program(Load(a, 0), Load(b, 0), Store(a, 0), Load(c, 0), Store(b, 0), Store(c, 0)), ARCH).cores[0]
+    assert core.address(c) == core.address(a)
+    assert core.local_bytes == 22
+
+
+def test_a_core_without_work_needs_no_memory():
+    assert allocate(program(), ARCH).cores[0].local_bytes == 0
+
+
+FUNCTIONS = {"add": np.add, "sub": np.subtract, "max": np.maximum, "relu": lambda x: np.maximum(x, 0)}
+SIZE = 6
+
+
+@st.composite
+def computations(draw: Callable[..., int]) -> PimProgram:
+    """Loads, vector operations of whole or repeating operands, repeats and stores."""
+    operations: list[Operation[Buffer]] = []
+    whole: list[Buffer] = []
+    short: list[Buffer] = []
+    for i in range(draw(st.integers(2, 20))):
+        kind = draw(st.sampled_from(["load", "short", "vector", "vector", "vector", "repeat", "store"]))
+        out = buffer(f"b{i}", SIZE // 2 if kind == "short" else SIZE)
+        if kind == "short":
+            operations.append(Load(out, i))
+            short.append(out)
+            continue
+        if kind == "load" or not whole:
+            operations.append(Load(out, i))
+        elif kind == "store":
+            operations.append(Store(draw(st.sampled_from(whole)), i))
+            continue
+        elif kind == "repeat" and short:
+            operations.append(Repeat(out, draw(st.sampled_from(short))))
+        else:
+            operations.append(_vector(draw, out, whole, short))
+        whole.append(out)
+    return program(*operations, *(Store(last, 100 + i) for i, last in enumerate(whole[-2:])))
+
+
+def _vector(draw: Callable[..., int], out: Buffer, whole: list[Buffer], short: list[Buffer]) -> Vector:
+    function = draw(st.sampled_from(sorted(FUNCTIONS)))
+    first = draw(st.sampled_from(whole))
+    if function == "relu":
+        return Vector(out, function, (first,))
+    return Vector(out, function, (first, draw(st.sampled_from(whole + short))))
+
+
+def stored(p: PimProgram) -> Iterator[tuple[int, list[float]]]:
+    """Executes the program on named buffers and yields the values it stores to global memory."""
+    values: dict[str, np.ndarray] = {}
+    for step in p.cores[0].steps:
+        match step.operation:
+            case Load(out, address):
+                values[out.name] = np.random.default_rng(address).integers(-9, 9, out.elements)
+            case Repeat(out, source):
+                values[out.name] = np.resize(values[source.name], out.elements)
+            case Vector(out, function, operands):
+                arguments = (np.resize(values[o.name], out.elements) for o in operands)
+                values[out.name] = FUNCTIONS[function](*arguments)
+            case Store(source, address):
+                yield address, values[source.name].tolist()
+
+
+@given(computations())
+def test_reuse_changes_no_value(before: PimProgram):
+    after = reuse_operands(before)
+    verify_pim(after, ARCH)
+    assert list(stored(after)) == list(stored(before))
+    assert len(lifetimes(after.cores[0])) <= len(lifetimes(before.cores[0]))
+
+
+@given(computations())
+def test_reuse_takes_every_operand_that_dies(before: PimProgram):
+    core = reuse_operands(before).cores[0]
+    last = {life.buffer.name: life.last for life in lifetimes(core)}
+    for i, step in enumerate(core.steps):
+        op = step.operation
+        if isinstance(op, Vector) and op.result not in op.operands:
+            assert all(last[o.name] > i for o in op.operands if o.elements == op.result.elements)
+
+
+def test_reuse_follows_a_chain_into_one_buffer():
+    a, b, c, d = (buffer(name, 4) for name in "abcd")
+    after = reuse_operands(
+        program(Load(a, 0), Vector(b, "relu", (a,)), Vector(c, "relu", (b,)), Vector(d, "add", (c, c)), Store(d, 0))
+    )
+    assert {life.buffer for life in lifetimes(after.cores[0])} == {a}
+
+
+def test_reuse_spares_an_operand_that_is_read_later():
+    a, b = buffer("a", 4), buffer("b", 4)
+    before = program(Load(a, 0), Vector(b, "relu", (a,)), Store(b, 0), Store(a, 4))
+    assert list(reuse_operands(before).cores[0].steps) == list(before.cores[0].steps)
+
+
+def test_more_memory_than_the_simulator_s_default_is_a_warning():
+    chip_ = {"xbar": 128, "cores": 4, "mapping": "raptor"}
+    large = make_model([node("Relu", "x")], {"x": (1, 8, 400, 400)}, ["y"])
+    (warning,) = raptor.compile(large, **chip_).report.warnings
+    assert warning.startswith("local memory: 1 of 1 cores need more than 1048576 bytes (the simulator's default")
+    assert "core 0 needs 1280001, mostly for my_relu" in warning
+    assert raptor.compile(conv_model((1, 3, 8, 8), 4), **chip_).report.warnings == ()
+
+
+def test_a_core_exactly_full_is_no_warning():
+    core = program(Load(buffer("a", 2**20 - 1), 0))
+    assert memory_warnings(allocate(core, ARCH), ARCH) == ()
+    core = program(Load(buffer("a", 2**20), 0))
+    assert len(memory_warnings(allocate(core, ARCH), ARCH)) == 1
+
+
+def test_more_memory_than_the_architecture_file_names_is_an_error(tmp_path: Path):
+    path = arch_file(tmp_path, memory_size=100)
+    model = make_model([node("Relu", "x")], {"x": (1, 8, 5, 5)}, ["y"])
+    wanted = (
+        "core 0, the fullest of 1 that need more, mostly for my_relu: bytes of local memory: need 201, have 100; try"
+    )
+    with pytest.raises(CapacityError, match=wanted):
+        raptor.compile(model, arch=path, mapping="raptor")

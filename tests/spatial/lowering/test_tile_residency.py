@@ -1,0 +1,56 @@
+"""Residency: the core of a tile, the tile that was made last, copies of pixels of a line."""
+
+from raptor.spatial.compute_op import Compute
+from raptor.spatial.ir import Copy
+from raptor.spatial.lowering.cell_grid import LineCell
+from raptor.spatial.lowering.tile_residency import TileResidency
+from raptor.spatial.tiles import Tile
+
+
+def tile(name: str) -> Tile:
+    return Tile(name, 1, 4, 8)
+
+
+def making(*tiles: Tile) -> Compute:
+    return Compute("node", "Op", "", (), tuple(Copy(tile, tile, 0, 0, 1) for tile in tiles), tiles)
+
+
+def test_the_last_operand_is_found_after_each_addition():
+    residency, (a, b, c) = TileResidency(), map(tile, "abc")
+    residency.add(making(a), 1)
+    residency.add(making(b), 2)
+    assert residency.core_of_last([b, a]) == 2
+    residency.add(making(c), 3)
+    assert residency.core_of_last([c, a]) == 3
+    assert residency.core_of_last([tile("input")]) == 0
+
+
+def test_a_tile_that_is_filled_again_is_later_than_those_before():
+    residency, (a, b) = TileResidency(), map(tile, "ab")
+    residency.add(making(a), 1)
+    residency.add(making(b), 2)
+    residency.add(making(a), 1)
+    assert residency.core_of_last([b, a]) == 1
+
+
+def test_a_copy_is_found_once_it_is_made():
+    residency, cells = TileResidency(), [LineCell((0, 4), tile("left")), LineCell((4, 8), tile("right"))]
+    residency.add(making(*(cell.tile for cell in cells)), 1)
+    place = "x", 0, 0, 2
+    assert residency.find(place, cells, (1, 3), exact=False) is None
+    wide = residency.copied(place, LineCell((0, 4), tile("copy")))
+    assert residency.find(place, cells, (1, 3), exact=False) is wide
+    assert residency.find(place, cells, (1, 3), exact=True) is None
+    exact = residency.copied(place, LineCell((1, 3), tile("exact")))
+    assert residency.find(place, cells, (1, 3), exact=True) is exact
+    assert residency.find(place, cells, (1, 3), exact=False) is wide, "the first that holds them, as before"
+
+
+def test_cells_of_the_line_come_before_copies():
+    residency, cells = TileResidency(), [LineCell((0, 4), tile("left")), LineCell((4, 8), tile("right"))]
+    residency.add(making(cells[0].tile), 1)
+    residency.add(making(cells[1].tile), 2)
+    residency.copied(("x", 0, 0, 1), LineCell((0, 8), tile("copy")))
+    assert residency.find(("x", 0, 0, 1), cells, (2, 3), exact=False) is cells[0]
+    assert residency.find(("x", 0, 0, 2), cells, (5, 8), exact=False) is cells[1]
+    assert residency.find(("x", 0, 0, 2), cells, (5, 8), exact=True) is None

@@ -1,0 +1,136 @@
+"""The order of work, chosen for samples that follow one another."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+import raptor
+from raptor.mapping.knobs import chip_patience_ns
+from raptor.spatial.integer_operations import Requantise
+from raptor.spatial.operation_costs import COST_FUNCTIONS
+from raptor.spatial.operations import ApplyFilters, ApplyLine, OneResult
+from raptor.spatial.scheduling.list_schedule import ScheduleProblem, number_pairs
+from raptor.spatial.scheduling.order_selection import (
+    BALANCED_OBJECTIVE,
+    OrderObjective,
+    StepOrder,
+    choose_step_order,
+    named_order,
+)
+from raptor.spatial.scheduling.schedule_kernel import SampleWork
+from tests.pipeline import Passes, line_flow, passes
+
+CHIP: dict[str, Any] = {"mapping": "rows", "cores": 60}
+EARLY, LATE = OrderObjective("latency", (1.0, 0.4), 2), OrderObjective("throughput", (1.0, 0.4), 2)
+
+
+@pytest.fixture(scope="module")
+def done() -> Passes:
+    return passes(models.build("resnet18", seed=0, width=0.25, image_size=64), **CHIP)
+
+
+def named(done: Passes, aim: OrderObjective) -> tuple[list[int], StepOrder]:
+    """The order that is chosen by an aim, and its name."""
+    work = ScheduleProblem.of(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
+    order, name = choose_step_order(work, StepOrder(chip_patience_ns(done.arch), 0), aim)
+    return order.tolist(), name
+
+
+def test_every_operation_has_a_cost():
+    kinds: list[type] = OneResult.__subclasses__()
+    ours = {kind.__name__ for kind in kinds if kind.__module__.startswith("raptor.spatial")}
+    assert ours == {kind.__name__ for kind in (ApplyLine, ApplyFilters, Requantise, *COST_FUNCTIONS)}
+
+
+def test_the_schedule_names_its_order(done: Passes):
+    order, name = named(done, BALANCED_OBJECTIVE)
+    flow = line_flow(done.decision)
+    assert (flow.patience_ns, flow.sample) == (name.patience_ns, name.sample)
+    assert list(done.schedule.order) == order
+
+
+def test_the_name_makes_the_order_again(done: Passes):
+    for aim in (EARLY, LATE, BALANCED_OBJECTIVE):
+        order, name = named(done, aim)
+        work = ScheduleProblem.of(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
+        assert named_order(work, name).tolist() == order
+
+
+def test_a_later_sample_has_the_better_interval(done: Passes):
+    assert named(done, EARLY)[1].sample == 0
+    assert named(done, LATE)[1].sample == 1
+
+
+def test_each_aim_is_the_best_by_its_own_measure():
+    """The simulator says so, too."""
+    model = models.build("resnet18", seed=0, width=0.25, image_size=64)
+    latency, throughput = (raptor.compile(model, cores=60, optimize=aim, effort=1) for aim in ("latency", "throughput"))
+    quick, late = (p.simulate().latency_ns or 0 for p in (latency, throughput))
+    assert quick < late
+    fast, slow = (p.simulate(mode="throughput").samples_per_s or 0 for p in (throughput, latency))
+    assert fast > slow
+
+
+def some_work(rng: np.random.Generator, count: int, cores: int) -> SampleWork:
+    """Computes that read earlier ones. Times are small whole numbers, so that many starts are equal."""
+    core, peer = rng.integers(0, cores, count), rng.integers(-1, cores, count)
+    peer[peer == core] = -1
+    edges = np.array([(i, j) for j in range(count) for i in range(j) if rng.random() < 2 / (j + 1)], np.int64)
+    edges = edges[np.argsort(edges[:, 0], kind="stable")]
+    times_ns = rng.integers(0, 4, (7, count)).astype(np.float64)
+    first_user = np.searchsorted(edges[:, 0], np.arange(count + 1)).astype(np.int64)
+    waiting, users = np.bincount(edges[:, 1], minlength=count), np.ascontiguousarray(edges[:, 1])
+    columns = (core, peer, *times_ns, rng.permutation(count), waiting, first_user, users, *number_pairs(core, peer))
+    return SampleWork._make(columns)
+
+
+def plain_order(work: SampleWork, patience_ns: float, samples: int) -> list[list[int]]:
+    """The order of `list_schedule` by its definition: looks at all computes that are left, again and again."""
+    count, cores = len(work.core), len(work.first_pair) - 1
+    users = [work.users[a:b].tolist() for a, b in zip(work.first_user, work.first_user[1:], strict=False)]
+    both: list[tuple[int, int]] = list(zip(work.core.tolist(), work.peer.tolist(), strict=True))
+    occupied = [[c for c in cores if c >= 0] for cores in both]
+    at_work = [sum(c in some for some in occupied) for c in range(cores)]
+    free, switch, done = np.zeros(cores), np.zeros(cores), [0] * cores
+    ready, memory, left = np.zeros((samples, count)), np.zeros(samples), np.repeat(work.waiting[None], samples, axis=0)
+    order: list[list[int]] = [[] for _ in range(samples)]
+    todo = {(k, i) for k in range(samples) for i in range(count)}
+
+    def key(at: tuple[int, int]) -> tuple[float, int, int]:
+        k, i = at
+        start = max(ready[at], *(free[c] for c in occupied[i]))
+        return start - patience_ns * (len(occupied[i]) - 1), k, work.rank[i]
+
+    while todo:
+        turn = {(k, i) for k, i in todo if all(done[c] // at_work[c] == k for c in occupied[i])}
+        k, i = min((at for at in turn if left[at] == 0), key=key)
+        todo.remove((k, i))
+        order[k].append(i)
+        c, p = work.core[i], work.peer[i]
+        now = max(ready[k, i], *(free[c] for c in occupied[i]))
+        if p >= 0:
+            now = max(now, switch[p]) + work.request_ns[i]
+            now = max(now, switch[c]) + work.grant_ns[i]
+            free[p] = now + work.sender_ns[i]
+            switch[p] = free[p] + work.wire_ns[i]
+        now += work.receiver_ns[i]
+        if work.memory_ns[i] > 0:
+            now = memory[k] = max(now, memory[k]) + work.memory_ns[i]
+        free[c] = now + work.work_ns[i]
+        for j in users[i]:
+            ready[k, j] = max(ready[k, j], free[c])
+            left[k, j] -= 1
+        for d in occupied[i]:
+            done[d] += 1
+    return order
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_list_schedule_is_what_its_definition_says(seed: int):
+    rng = np.random.default_rng(seed)
+    work = some_work(rng, int(rng.integers(1, 60)), int(rng.integers(1, 8)))
+    patience_ns, samples = float(rng.integers(0, 6)), int(rng.integers(1, 4))
+    order = named_order(work, StepOrder(patience_ns, samples - 1))
+    assert order.tolist() == plain_order(work, patience_ns, samples)[-1]

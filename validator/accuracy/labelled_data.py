@@ -1,0 +1,139 @@
+"""Labelled data: an .npz file with inputs and labels, or a folder with an index. Sizes are checked before reading."""
+
+import csv
+import math
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import UserError
+from raptor.common.files import file_access
+from raptor.output.files import TensorPlace
+
+Array = npt.NDArray[Any]
+LABELS_NAME = "y"
+INDEX_FILE = "index.csv"
+_MOST_BYTES = 8 * 2**30
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledData:
+    """Samples: arrays [n, ...], keyed by input, and labels [n], or None if there are none."""
+
+    inputs: dict[str, Array]
+    labels: npt.NDArray[np.int64] | None
+
+    @property
+    def count(self) -> int:
+        return len(next(iter(self.inputs.values())))
+
+    def sample(self, number: int) -> dict[str, Array]:
+        """Returns the inputs of a sample."""
+        return {name: values[number] for name, values in self.inputs.items()}
+
+
+def read_labelled_data(path: Path, places: Sequence[TensorPlace], most: int | None = None) -> LabelledData:
+    """Reads the first `most` samples. Raises `UserError` for data that do not fit the inputs of the program.
+
+    An .npz file has an array `x` for the one input of the model, or arrays by the names of its inputs, and labels `y`.
+    A folder has `index.csv` with lines `FILE,LABEL`; each file is an .npy array for the one input.
+    """
+    arrays = _from_folder(path, places, most) if path.is_dir() else _from_npz(path, places, most)
+    labels = arrays.pop(LABELS_NAME, None)
+    inputs = {place.name: _shaped(path, place, arrays[place.name])[:most] for place in places}
+    counts = {name: len(values) for name, values in inputs.items()}
+    counts |= {} if labels is None else {LABELS_NAME: len(labels)}
+    if len(set(counts.values())) != 1 or not next(iter(counts.values())):
+        told = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
+        _refuse(path, f"all arrays need as many samples, at least one, found {told}")
+    return LabelledData(inputs, None if labels is None else _labels(path, labels))
+
+
+def _from_npz(path: Path, places: Sequence[TensorPlace], most: int | None) -> dict[str, Array]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
+            wanted = {p.name: "x" if len(places) == 1 and p.name not in members else p.name for p in places}
+            for name in wanted.values():
+                if name not in members:
+                    _refuse(path, f"no array {name!r}; it has {', '.join(sorted(members)) or 'none'}")
+            found = {name: _member(path, archive, members[key])[:most] for name, key in wanted.items()}
+            return found | (
+                {LABELS_NAME: _member(path, archive, members[LABELS_NAME])[:most]} if LABELS_NAME in members else {}
+            )
+    except FileNotFoundError:
+        _refuse(path, "no such file or folder")
+    except _UNREADABLE as e:
+        _refuse(path, f"not an .npz file: {e}")
+
+
+def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
+    with archive.open(member) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+    if dtype.kind not in "fiub":
+        _refuse(path, f"{member.filename} holds {dtype}, expected numbers")
+    size = math.prod(shape) * dtype.itemsize
+    if size > min(_MOST_BYTES, member.file_size):
+        _refuse(path, f"{member.filename} says that it has {size} bytes, more than the file, or than {_MOST_BYTES}")
+    with archive.open(member) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def _from_folder(folder: Path, places: Sequence[TensorPlace], most: int | None) -> dict[str, Array]:
+    if len(places) != 1:
+        _refuse(folder, f"a folder is for models of one input, this one has {len(places)}; use an .npz file")
+    text = file_access.read_bytes(folder, INDEX_FILE, limit_bytes=2**30).decode("utf-8", errors="replace")
+    lines = [line for line in csv.reader(text.splitlines()) if line][:most]
+    if not lines or any(len(line) != 2 for line in lines):
+        _refuse(folder, f"{INDEX_FILE}: expected lines FILE,LABEL")
+    try:
+        labels = np.array([int(label) for _, label in lines], np.int64)
+    except ValueError as e:
+        _refuse(folder, f"{INDEX_FILE}: {e}")
+    images = [_one(folder, name, places[0]) for name, _ in lines]
+    return {places[0].name: np.stack(images), LABELS_NAME: labels}
+
+
+def _one(folder: Path, name: str, place: TensorPlace) -> Array:
+    size = math.prod(place.shape) * 8 + 2**12
+    try:
+        content = file_access.read_bytes(folder, name, limit_bytes=size)
+        array = np.lib.format.read_array(BytesIO(content), allow_pickle=False)
+    except (ValueError, OSError) as e:
+        _refuse(folder / name, f"not an .npy file: {e}")
+    if array.size != math.prod(place.shape):
+        _refuse(folder / name, f"shape {array.shape}, but the input has {place.shape}")
+    return array.reshape(place.shape)
+
+
+def _shaped(path: Path, place: TensorPlace, array: Array) -> Array:
+    """Returns samples as [n, *shape]; their first axis may be missing if it is a batch of 1."""
+    if array.dtype.kind not in "fiub":
+        _refuse(path, f"{place.name!r} holds {array.dtype}, expected numbers")
+    inner = array.shape[1:]
+    if inner != place.shape and (place.shape[:1] != (1,) or inner != place.shape[1:]):
+        _refuse(path, f"{place.name!r} has samples of shape {inner}, but the input has {place.shape}")
+    shaped = array.reshape(len(array), *place.shape)
+    return shaped.astype(np.float32) if shaped.dtype.kind == "f" else shaped
+
+
+def _labels(path: Path, labels: Array) -> npt.NDArray[np.int64]:
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels < 0).any():
+        _refuse(
+            path, f"labels {LABELS_NAME}: expected a class number for each sample, found {labels.dtype} {labels.shape}"
+        )
+    return labels.astype(np.int64)
+
+
+def _refuse(path: Path, why: str) -> NoReturn:
+    raise UserError(f"--data {path}: {why}")

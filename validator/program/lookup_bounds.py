@@ -1,0 +1,76 @@
+"""Bounds on the row numbers that `sld` reads: each selects a row of a table that memory.json declares."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from raptor.common.files import file_access
+from raptor.output import files
+from raptor.output.files import StepTable, TablePlace
+from raptor.target import isa
+from raptor.target.computed_loads import ComputedLoadError, find_computed_loads
+from raptor.target.isa import OPCODE, Records
+from validator.errors import ProgramError
+from validator.program.program import Indices, LoadedProgram
+
+NOT_DECLARED = "it loads from a computed address, and no table of memory.json has its rows there"
+
+
+def find_row_counts(records: Records, tables: Sequence[TablePlace]) -> Indices:
+    """Returns for each `sld` of a stream, in order, the number of rows of the table that its row number indexes.
+
+    Raises `ComputedLoadError` if the number is not used to load a row of a declared table.
+    """
+    found = find_computed_loads(records)
+    rows = np.zeros(len(found.load), np.int64)
+    for table in tables:
+        inside = (found.stride == table.stride) & (found.base >= table.address)
+        inside &= found.base + found.size <= table.address + table.stride
+        rows[inside] = table.rows
+    if not rows.all():
+        raise ComputedLoadError(int(found.load[np.argmin(rows)]), NOT_DECLARED)
+    counts = np.full(len(records), np.iinfo(np.int64).max)
+    np.minimum.at(counts, found.read, rows)
+    return counts[records["opcode"] == OPCODE["sld"]]
+
+
+def find_all_row_counts(program: LoadedProgram) -> tuple[Indices, Indices]:
+    """Returns the `find_row_counts` of all cores, one after another, and the index of the first entry of each core.
+
+    A program without tables has no `sld`, unless it was not checked: then every number that a register holds is
+    allowed. After the last entry there is a 0, so that an unexpected `sld` finds no row.
+    """
+    tables = program.memory.tables
+    counts = [find_row_counts(records, tables) if tables else _unbounded(records) for records in program.streams]
+    first = np.cumsum([0, *map(len, counts)], dtype=np.int64)[:-1]
+    return np.concatenate([*counts, np.zeros(1, np.int64)]), first
+
+
+def _unbounded(records: Records) -> Indices:
+    return np.full(np.count_nonzero(records["opcode"] == OPCODE["sld"]), 2**31)
+
+
+def describe_token(program: LoadedProgram, core: int, pc: int) -> str:
+    """Returns the ONNX node and the token that an `sld` is for, as the beginning of a message; empty if unknown.
+
+    Tokens are counted from 0, in the order of the ids. Without steps.json, the node is not known.
+    """
+    if files.STEPS not in program.manifest.files:
+        return ""
+    steps = file_access.read_json_file(StepTable, program.folder, files.STEPS)
+    mine = next((found for found in steps.cores if found.core == core), None)
+    if mine is None or pc >= max(mine.ends, default=0):
+        return ""
+    found = find_computed_loads(program.streams[core])
+    nodes = np.array(mine.nodes)[np.searchsorted(mine.ends, found.read, side="right")]
+    (at,) = np.flatnonzero(found.read == pc)[:1]
+    same = (nodes == nodes[at]) & (found.base == found.base[at])
+    return f"{steps.nodes[nodes[at]]}, token {int(same[:at].sum())}: "
+
+
+def check_lookups(core: int, records: Records, tables: Sequence[TablePlace]) -> None:
+    """Raises `ProgramError` for an `sld` whose number does not select a row of a declared table."""
+    try:
+        find_row_counts(records, tables)
+    except ComputedLoadError as e:
+        raise ProgramError(core, e.pc, isa.format_record(records[e.pc]), e.reason) from None

@@ -1,0 +1,120 @@
+"""A program loaded from an output directory: checked, and ready to run."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.output.files import (
+    MemoryMap,
+    OutputManifest,
+    ProbeList,
+    SimulatorConfig,
+)
+from raptor.target.isa import Records
+
+if TYPE_CHECKING:
+    from validator.crossbar.programmed_chip import ProgrammedChip
+
+Indices = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Values = npt.NDArray[Any]
+"""Content of a memory: float32 numbers, or bytes in an integer program."""
+Matrix = npt.NDArray[Any]
+"""Weights: float32, or int8 or int16 in an integer program."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWeights:
+    """The matrices of all array groups, row-major one after another in `values`.
+
+    Group g of core c is entry `first[c] + g` of `offset`, `rows` and `cols`.
+    """
+
+    values: Matrix
+    offset: Indices
+    rows: Indices
+    cols: Indices
+    first: Indices
+
+    def matrix(self, core: int, group: int) -> Matrix:
+        """Returns the matrix [rows, cols] of one group as a view."""
+        i = int(self.first[core]) + group
+        rows, cols, offset = int(self.rows[i]), int(self.cols[i]), int(self.offset[i])
+        return self.values[offset : offset + rows * cols].reshape(rows, cols)
+
+
+class ExternalCrossbars(Protocol):
+    """External crossbars, outside of the engine, that hold the matrices of a program."""
+
+    def write_matrices(self) -> None:
+        """Writes the matrices that the crossbars do not hold yet. Called before each run."""
+        ...
+
+    def __call__(self, core: int, group: int, vector: Matrix) -> Matrix:
+        """Returns a vector [rows] times the matrix of an array group, [columns]."""
+        ...
+
+
+class CrossbarWriter(ABC):
+    """Base of classes that write the matrices of a program into external crossbars."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self, program: "LoadedProgram") -> ExternalCrossbars:
+        """Writes the matrices of a program. Returns the crossbars."""
+
+    @abstractmethod
+    def write_in_turns(self, programs: Sequence["LoadedProgram"]) -> Sequence[ExternalCrossbars]:
+        """Returns the crossbars of programs that take turns: each program writes its matrices when it begins."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class LoadedProgram:
+    """Contents of an output directory that a run needs. `layers` is None without layers.json.
+
+    `products`: computes every `mvmul`; None for the engine itself. `crossbars`: a model of non-ideal cells and
+    converters, for integer programs; None for exact products.
+    """
+
+    folder: Path
+    manifest: OutputManifest
+    config: SimulatorConfig
+    memory: MemoryMap
+    layers: ProbeList | None
+    streams: tuple[Records, ...]
+    weights: GroupWeights
+    constants: Values
+    products: ExternalCrossbars | None = None
+    crossbars: "ProgrammedChip | None" = None
+
+    def write_to_device(self, write: CrossbarWriter) -> "LoadedProgram":
+        """Returns the program with its matrices in external crossbars, where `write` puts them."""
+        return replace(self, products=write(self))
+
+    @property
+    def model(self) -> Path:
+        """Path of the ONNX model. Raises `UserError` if the manifest does not list it."""
+        if files.MODEL not in self.manifest.files:
+            raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
+        return self.folder / files.MODEL
+
+    @property
+    def core_count(self) -> int:
+        return self.config.core_cnt
+
+    @property
+    def has_integers(self) -> bool:
+        """True if memories are bytes, whose elements are integers (and, in a mixed program, float32)."""
+        return self.manifest.numbers != "float"
+
+    @property
+    def instruction_count(self) -> int:
+        return sum(map(len, self.streams))
