@@ -15,31 +15,22 @@ PACKAGE_LAYERS = (
     ("target",),
     ("graph",),
     ("frontend",),
-    ("transforms", "quantise"),
+    ("transforms",),
     ("mapping",),
     ("spatial",),
     ("pim",),
     ("codegen",),
     ("output",),
-    ("driver",),
-    ("pipeline",),
-    ("search",),
-    ("compiler", "analysis", "device"),
-    ("rounds",),
-    ("hosting",),
+    ("compiler", "device"),
     ("api",),
-    ("reporting", "backend", "session"),
-    ("explore",),
-    ("frameworks", "torch", "jax"),
-    ("cli",),
-    ("schemas",),
+    ("integrations", "tools"),
     ("__main__",),
 )
 """Packages and modules of `raptor` in layers, the lowest first. Imports go to the same layer or down."""
 
 _GAP = 50
-DRAWN_LAYERS = 19
-"""Number of layers in the drawing, which leaves out `python -m raptor` and the generator of schemas."""
+DRAWN_LAYERS = 14
+"""Number of layers in the drawing, which leaves out `python -m raptor`."""
 
 
 def find_modules() -> dict[str, Path]:
@@ -75,7 +66,7 @@ def draw_layers() -> SvgDrawing:
     edges = {(package_of(m), package_of(i)) for m, path in known.items() for i in find_imports(path, known)}
     every = nx.DiGraph([(part, other) for part, other in sorted(edges) if part != other])
     places = {part: (60 + 250 * k, y) for y, parts in _rows() for k, part in enumerate(parts)}
-    places |= {"models": (560, places["reporting"][1]), "validator": (560, places["output"][1] - _GAP)}
+    places |= {"models": (560, places["tools"][1]), "validator": (560, places["output"][1] - _GAP)}
     drawn = SvgDrawing(720, 90 + _GAP * DRAWN_LAYERS, "The packages and their imports")
     for part, other in sorted(nx.transitive_reduction(every.subgraph(places)).edges):
         (x, y), (to_x, to_y) = places[part], places[other]

@@ -4,9 +4,10 @@ No file has more than 500 lines, no function more than 60.
 """
 
 import ast
+from collections import Counter, defaultdict
 from graphlib import TopologicalSorter
 
-from docgen.package_layers import PACKAGE_LAYERS, find_imports, find_modules, package_of
+from docgen.package_layers import PACKAGE_LAYERS, ROOT, find_imports, find_modules, package_of
 
 FOR_VALIDATOR = ("raptor.common", "raptor.target", "raptor.output.files", "raptor.output.round_files")
 """The judge shares no decision with the compiler: errors and other basics, the target, the schemas of files."""
@@ -65,10 +66,27 @@ def test_only_what_shows_the_architecture_file_reads_its_schema():
     readers = {
         name for name, path in known.items() if "raptor.target.arch.pimsim_schema" in set(find_imports(path, known))
     }
-    assert {n for n in readers if not n.startswith("raptor.target.arch")} == {
-        "raptor.tools.cli.arch_view",
-        "docgen.json_schemas",
-    }
+    assert {n for n in readers if not n.startswith("raptor.target.arch")} == {"raptor.tools.cli.arch_view"}
+
+
+def test_no_folder_is_a_heap_of_modules():
+    """At most 20 modules in a folder; at the top of `raptor`, 14 packages and 5 modules."""
+    folders = Counter(path.parent for path in find_modules().values())
+    assert {str(folder): count for folder, count in folders.items() if count > 20} == {}
+    top = {path for path in (ROOT / "raptor").iterdir() if path.name != "__pycache__"}
+    packages = {path for path in top if path.is_dir()}
+    assert len(packages) <= 14
+    assert len(top - packages) <= 5
+
+
+def test_a_class_name_has_one_meaning_in_a_package():
+    """Operations of SpatialIR have the names of the operators of the Graph that they compute."""
+    places: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, path in find_modules().items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places[package_of(name), node.name].append(name)
+    assert {key: found for key, found in places.items() if len(found) > 1} == {}
 
 
 def test_no_file_is_long():

@@ -75,7 +75,7 @@ class Float64Model:
         self, inputs: Mapping[str, Array], names: Sequence[str], rng: np.random.Generator | None
     ) -> dict[str, Array]:
         """Computes tensors like `run`, from inputs in float64; raises the errors of the libraries."""
-        run = _Run(self, self.constants, dict(inputs), rng)
+        run = _Float64Run(self, self.constants, dict(inputs), rng)
         run.evaluate(self.graph.needed(names)[0], names)
         return {name: run.value(name) for name in names}
 
@@ -102,7 +102,7 @@ class Float64Model:
 
 
 @dataclass(slots=True, eq=False)
-class _Run(Interpreter[Array]):
+class _Float64Run(Interpreter[Array]):
     """One evaluation. `values`: tensors that depend on inputs; `sizes`: those of them that depend on shapes only."""
 
     model: Float64Model
