@@ -73,10 +73,9 @@ def test_no_folder_is_a_heap_of_modules():
     """At most 20 modules in a folder; at the top of `raptor`, 14 packages and 5 modules."""
     folders = Counter(path.parent for path in find_modules().values())
     assert {str(folder): count for folder, count in folders.items() if count > 20} == {}
-    top = {path for path in (ROOT / "raptor").iterdir() if path.name != "__pycache__"}
-    packages = {path for path in top if path.is_dir()}
+    packages = {path.parent for path in (ROOT / "raptor").glob("*/__init__.py")}
     assert len(packages) <= 14
-    assert len(top - packages) <= 5
+    assert len([*(ROOT / "raptor").glob("*.py")]) <= 5
 
 
 def test_a_class_name_has_one_meaning_in_a_package():

@@ -7,6 +7,6 @@ from functools import cache
 
 @cache
 def register_all() -> None:
-    """Imports every module of this package, which registers its importers and rules."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    """Imports every module of this package and its rooms, which registers their importers and rules."""
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        importlib.import_module(module.name)
