@@ -1,7 +1,7 @@
 """Instruction selection for operations on integers: requantisation, clamping, table lookup.
 
 Operations of one layer differ in their addresses only. So their instructions are made once (and cached), with the
-number of a value in place of each address (`_Template`).
+number of a value in place of each address (`_CodeTemplate`).
 """
 
 from collections.abc import Sequence

@@ -115,7 +115,7 @@ class ImportContext(ModelTensors):
         """Integer tensors that may exceed the exact integers of float32 -> their range."""
         self._ranges: dict[str, IntegerInterval] = {}
         self._laid: defaultdict[str, list[Tensor]] = defaultdict(list)
-        """Tensor -> copies and aliases that `as_image` made of it."""
+        """Tensor -> copies and aliases that `lay_out` made of it."""
         self._in_model = in_model
 
     def is_cast_of_input(self, node: NodeView) -> bool:
@@ -144,7 +144,7 @@ class ImportContext(ModelTensors):
     def declare_unbounded(self, name: str) -> None:
         """Declares that a tensor holds integers without a bound, as a cast from float to int64 makes them.
 
-        If it feeds indices, the valid range of these indices is assumed instead (`is_assumed`).
+        If it feeds indices, the valid range of these indices is assumed instead (`has_assumed_range`).
         """
         found = self.demanded_ranges.get(name)
         if found is not None and is_within(found, EXACT_RANGE):

@@ -3,9 +3,8 @@
 The programs cannot deadlock: there is one global order of all steps, in which the send and the receive of a channel are
 neighbours, and the program of each core is a subsequence of it.
 
-All operations of a kind are lowered together, as columns: `Turns` has the global order, `Demand` finds the buffers that
-operations need, and `Rows` collects the resulting steps.
-"""
+All operations of a kind are lowered together, as columns: `GlobalOrder` has the global order, `BufferDemand` finds the
+buffers that operations need, and `Rows` collects the resulting steps."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -171,9 +171,8 @@ class StepColumns:
     step. used: buffer numbers in the slots, step after step; step i begins at `start[i]`.
 
     number, peer, span complete the form. number: global address of a load or store, channel of a send or receive, else
-    an offset for matrix numbers. peer: other core of a send or receive. span: [steps, 2], first element (`WHOLE` for
-    all) and number of elements of a transfer.
-    """
+    an offset for matrix numbers. peer: other core of a send or receive. span: [steps, 2], first element (`WHOLE_BUFFER`
+    for all) and number of elements of a transfer."""
 
     forms: FormTable
     nodes: tuple[str, ...]

@@ -1,8 +1,7 @@
 """Encodes and decodes instruction streams: JSON text and `.pim` records. Both forms derive from the table in `isa`.
 
-Streams are arrays of `isa.RECORD`. msgspec decodes JSON by the types in `typed_json`. Python reads text again that
-msgspec refuses, about twenty times slower: it may be spelt in a rare way, or the error message needs details.
-"""
+Streams are arrays of `isa.RECORD`. msgspec decodes JSON by the types in `instruction_json`. Python reads text again
+that msgspec refuses, about twenty times slower: it may be spelt in a rare way, or the error message needs details."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -179,9 +178,8 @@ def _used_bits() -> npt.NDArray[np.int32]:
 class _JsonTemplate:
     """The parts of each instruction in JSON: pairs of a literal text and the slot of the number that follows it.
 
-    `bounds` [opcode, pair, 2]: the literal as a range of `text`. `slots` [opcode, pair]: index into `SLOTS`, or -1
-    after the last literal. `widest`: most bytes that an instruction can take.
-    """
+    `bounds` [opcode, pair, 2]: the literal as a range of `text`. `slots` [opcode, pair]: index into `RECORD_SLOTS`, or
+    -1 after the last literal. `widest`: most bytes that an instruction can take."""
 
     text: Bytes
     bounds: npt.NDArray[np.int32]

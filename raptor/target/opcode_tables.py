@@ -140,7 +140,7 @@ def _rules() -> Bytes:
 OPCODE_RULES = _rules()
 TIMING, UNIT = OPCODE_RULES[:, RuleColumn.TIMING], OPCODE_RULES[:, RuleColumn.UNIT]
 ROLES = OPCODE_RULES[:, RuleColumn.ROLE_RD : RuleColumn.ROLE_RD + len(REGISTER_SLOTS)]
-"""Role of each register: opcode x position in `SLOTS`."""
+"""Role of each register: opcode x position in `REGISTER_SLOTS`."""
 
 
 def opcode_mask(holds: Callable[[Instruction], bool]) -> Mask:

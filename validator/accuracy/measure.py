@@ -61,13 +61,12 @@ def measure_accuracy(
 ) -> AccuracyReport:
     """Executes a compiled program on labelled data, and measures the share that it classifies correctly.
 
-    A sample has the class of its largest score; a single score is compared with 0.5 (a probability) or 0.
-    `data`: see `read_data`; None: only the losses of converters are reported. `crossbar`: model of the products, exact
-    by default. `settings` override the device file `device`. `sweep`: values of settings, all combinations of which are
+    A sample has the class of its largest score; a single score is compared with 0.5 (a probability) or 0. `data`: see
+    `read_labelled_data`; None: only the losses of converters are reported. `crossbar`: model of the products, exact by
+    default. `settings` override the device file `device`. `sweep`: values of settings, all combinations of which are
     measured, too. `chips`: number of chips, with consecutive seeds. `samples`: how many samples are used, from the
     first on. `calibration`: samples for the ranges of calibrated converters. `noise_samples`: samples for the noise of
-    layers. Raises `UserError` for invalid input.
-    """
+    layers. Raises `UserError` for invalid input."""
     require_one_segment(out, "accuracy")
     start = perf_counter()
     program = load_output(out)

@@ -1,4 +1,4 @@
-"""Compiled float32 functions of products and vectors, in the order of operations of `float_meanings`.
+"""Compiled float32 functions of products and vectors, in the order of operations of `float_semantics`.
 
 Positions are unsigned (`engine_kernels`).
 """

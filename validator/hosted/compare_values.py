@@ -34,9 +34,8 @@ class HostedRuns:
 
     `run_both`: returns computed and wanted tensors by name, for the number of a sample. `fed`: returns the inputs of
     the ONNX model at `model`, some inputs of which are `constants`. `open_shapes`: tensors whose shapes may differ
-    between samples. `by_runtime`: nodes on the host, which onnxruntime computes. `exact`: tensors that must be equal,
-    unless float64 says otherwise; `run` finds them.
-    """
+    between samples. `runtime_nodes`: nodes on the host, which onnxruntime computes. `exact`: tensors that must be
+    equal, unless float64 says otherwise; `run` finds them."""
 
     names: Sequence[str]
     numbers: Sequence[int]

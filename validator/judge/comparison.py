@@ -112,7 +112,8 @@ def compute_error_scale(largest: Floats, inputs: int) -> Floats:
     It is the largest wanted value in a group that contains the element: the tensor, a slice (a channel, a row, a
     column), or the element alone, over all inputs. The group with the smallest maximum counts, so that errors of small
     values beside large ones are seen. Groups of fewer than `FEWEST_GROUP_VALUES` do not count: a few values may be
-    small by chance. The scale is at least `SMALLEST` times the tensor's largest value, and 1 for a tensor of zeros."""
+    small by chance. The scale is at least `SMALLEST_SCALE` times the tensor's largest value, and 1 for a tensor of
+    zeros."""
     if not largest.any():
         return np.ones((1,) * largest.ndim, np.float32)
     whole = largest.max(initial=0)

@@ -1,4 +1,4 @@
-"""Elements of an integer program, paired with the numbers of the definition that they represent (`Coding`)."""
+"""Elements of an integer program, paired with the numbers of the definition that they represent (`ElementCoding`)."""
 
 from dataclasses import dataclass
 from typing import Any

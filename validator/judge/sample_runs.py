@@ -38,7 +38,7 @@ class PairedRuns(Protocol):
     """Two computations of the same tensors, on the samples `numbers`.
 
     `model`, `constants`: ONNX model of both, and inputs that became constants, for the judgement by float64. `exact`:
-    tensors without tolerance. `by_runtime`: nodes computed as in onnxruntime, not as in ONNX's own suite.
+    tensors without tolerance. `runtime_nodes`: nodes computed as in onnxruntime, not as in ONNX's own suite.
     """
 
     numbers: Sequence[int]

@@ -5,15 +5,15 @@
 It is independent of the compiler, like the rest of `validator`, and takes programs of other compilers too. Read the
 modules in this order:
 
-    facts       the results, as frozen values
-    source      program and chip, read once; the run, if the program can be run
-    parts       figures of each ONNX node, or of each kind of instruction if nodes are not known
-    mesh        positions of the cores on the chip
-    cores       figures of each core
-    traffic     bytes and messages for each sender and receiver
-    timeline    work of each core over time (compiled: profile_kernels)
-    memory      bytes of local memory in use by each core over time
-    crossbars   utilisation of each crossbar
+    profile_results         the results, as frozen values
+    profiled_program        program and chip, read once; the run, if the program can be run
+    node_profile            figures of each ONNX node, or of each kind of instruction if nodes are not known
+    core_positions          positions of the cores on the chip
+    core_profile            figures of each core
+    traffic                 bytes and messages for each sender and receiver
+    timeline                work of each core over time (compiled: profile_kernels)
+    memory_usage            bytes of local memory in use by each core over time
+    crossbar_utilisation    utilisation of each crossbar
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Conversions between elements on the chip and values of the model, and checks of a `Coding`."""
+"""Conversions between elements on the chip and values of the model, and checks of a `ElementCoding`."""
 
 from collections.abc import Sequence
 from typing import Any

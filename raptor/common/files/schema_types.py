@@ -69,7 +69,10 @@ def _refuse_unknown(names: Collection[str], value: Any) -> Any:
 
 
 class StrictSchema(BaseModel):
-    """Base of all schemas: strict types, no unknown fields. Arrays must be `JsonArray` or `Pair`, objects `Named`."""
+    """Base of all schemas: strict types, no unknown fields.
+
+    Arrays must be `JsonArray` or `Pair`, objects `JsonObject`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 

@@ -16,7 +16,7 @@ class NamedValueFormat(Generic[T]):
     """Form of an option with texts `NAME=VALUE`.
 
     `read` parses a value, and raises `ValueError` for another form; `expected` describes the form in the error.
-    `written` formats a value. `at_last`: the name ends at the last `=` of the text, otherwise at the first.
+    `written` formats a value. `split_at_last`: the name ends at the last `=` of the text, otherwise at the first.
     """
 
     parse_value: Callable[[str], T]

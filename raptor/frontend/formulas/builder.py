@@ -59,7 +59,7 @@ class OperatorBuilder:
         return self.lay_out(tensor, natural_image(tensor.shape))
 
     def lay_out(self, tensor: Tensor, image: Image) -> Tensor:
-        """Returns the tensor in the layout `image` (see `ImportContext.as_image`)."""
+        """Returns the tensor in the layout `image` (see `ImportContext.lay_out`)."""
         return self.ctx.lay_out(self.node, tensor, image)
 
     def add(self, operator: Operator, image: Image, *inputs: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def read_model(source: str | Path | ModelProto) -> SourceModel:
 
 
 def read_proto(source: ModelProto, name: str = "") -> SourceModel:
-    """Makes a `Source` of a model in memory. `name`: overrides the name of its graph.
+    """Makes a `SourceModel` of a model in memory. `name`: overrides the name of its graph.
 
     Raises `UserError` as `read` does.
     """
@@ -74,7 +74,10 @@ def read_proto(source: ModelProto, name: str = "") -> SourceModel:
 
 
 def _source(data: bytes, name: str, where: str, path: Path | None = None) -> SourceModel:
-    """Makes a `Source`. `path`: file of the model, beside which external data may lie; None for a model in memory."""
+    """Makes a `SourceModel`.
+
+    `path`: file of the model, beside which external data may lie; None for a model in memory.
+    """
     outline, ranges = strip_weights(data, INLINE_BYTES)
     proto = _parse(outline, where)
     if path is not None and _is_external(proto):

@@ -127,7 +127,7 @@ def enumerate_plans(
 
 
 def grid_ns(operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, grid: LineGrid) -> float:
-    """Returns the work in ns of the busiest core of a grid for a sample, as in `Plan.core_ns`."""
+    """Returns the work in ns of the busiest core of a grid for a sample, as in `LayerPlan.core_ns`."""
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
     chosen = tuple(tuple(o for o in outs if a <= o[0] < b) for a, b in grid.outs)
     extra = _after_ns(after, operator.window, grid.cols, chosen, len(grid.ins))

@@ -69,7 +69,7 @@ class BandShape:
     """The shape of a band: bands of equal shape share their matrices.
 
     `lines`: number of input lines. `shift`: what the first output line reads first, counted from the first line of the
-    band (`raptor.mapping.modes.window_axis.Axis.shift` in each dimension). `outs`: output lines, counted from the
+    band (`WindowAxis.shift` in each dimension). `outs`: output lines, counted from the
     first."""
 
     lines: int

@@ -101,10 +101,9 @@ class StageEstimate:
 class ChipPipeline:
     """Search for the stages of a graph on equal chips, with memoised estimates.
 
-    unit_of: unit of each node's output (`units_of`). shapes: keys of equal subgraphs. work_ns: prefix sums of the least
-    work of the units. `_stages`, `_mapped`: estimate and decision by range of units. `_shaped`: estimates by shape of
-    the subgraph, without tensors that pass through. `_crossing`: tensors by cut.
-    """
+    unit_of: unit of each node's output (`number_units`). shapes: keys of equal subgraphs. work_ns: prefix sums of the
+    least work of the units. `_stages`, `_mapped`: estimate and decision by range of units. `_shaped`: estimates by
+    shape of the subgraph, without tensors that pass through. `_crossing`: tensors by cut."""
 
     graph: Graph
     arch: Target

@@ -39,7 +39,7 @@ class WaitingTile:
 class AlapSchedule:
     """ALAP schedule of one sample that delays none of its results.
 
-    work: all steps; see `Problem`. at_ns, end_ns: begin and end of each step.
+    work: all steps; see `ScheduleProblem`. at_ns, end_ns: begin and end of each step.
     """
 
     problem: ScheduleProblem

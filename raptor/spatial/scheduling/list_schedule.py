@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
     """Returns the computes in a global order: the list schedule that the decision names if it is by line, else as is.
 
-    Ties are broken by `Problem.rank`.
+    Ties are broken by `ScheduleProblem.rank`.
     """
     count, flow = len(placed.graph.computes), decision.flow
     if not isinstance(flow, LineFlow) or not count:
@@ -222,7 +222,7 @@ def _contents(flow: Dataflow) -> "Ints":
 
 
 def number_pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
-    """Numbers the distinct pairs of core and peer, core by core. Returns the last three columns of `Work`."""
+    """Numbers the distinct pairs of core and peer, core by core. Returns the last three columns of `SampleWork`."""
     cores = int(max(core.max(), peer.max())) + 1
     keys, pair = np.unique(core * (cores + 1) + peer + 1, return_inverse=True)
     first = np.searchsorted(keys, np.arange(cores + 1) * (cores + 1))

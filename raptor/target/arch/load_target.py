@@ -37,7 +37,7 @@ def _chip_options(source: str | Path | None, sizes: ChipKeywords) -> ChipOptions
 def load_chip(options: ChipOptions, *, network: bool = True) -> Target:
     """Reads an architecture file or preset, overrides its sizes, and makes the target, with elements of `bits` bits.
 
-    Raises `UserError` for a file that `describe` refuses, and for sizes that contradict each other.
+    Raises `UserError` for a file that `describe_chip` refuses, and for sizes that contradict each other.
     """
     return make_target(_describe_chip(options, network=network), options.bits)
 

@@ -139,7 +139,7 @@ class ExactReal:
 class ConcatReal:
     """Real numbers of several tensors concatenated along an axis, which are quantised part by part.
 
-    parts: exact numbers, nested `Joined` values, or names of float tensors. `low`, `high`: bounds of all parts.
+    parts: exact numbers, nested `ConcatReal` values, or names of float tensors. `low`, `high`: bounds of all parts.
     """
 
     parts: "tuple[ExactReal | ConcatReal | str, ...]"

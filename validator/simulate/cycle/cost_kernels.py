@@ -17,7 +17,7 @@ _PS = 1000.0
 
 @bare_kernel
 def fill_demands(chip, program, core, op, out) -> None:
-    """Fills a row of `out` (columns `Demand`) for each instruction, as if it never had to wait."""
+    """Fills a row of `out` (columns `DemandColumn`) for each instruction, as if it never had to wait."""
     rules, network = program.rules, program.flit_ns
     memory = core.shape[0]
     for c in range(memory):

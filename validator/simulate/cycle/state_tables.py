@@ -66,7 +66,8 @@ class RunTables(NamedTuple):
     a ring (columns `Op`); the last row is the instruction in the dispatcher. `heap_time` and `heap_thread`: the heap,
     from place 1; `earlier_heap`: an earlier state of it, to find turns that change nothing. `calendar`: entries tick *
     cores + core. `run` and `next_delta`: threads to run in this instant, and in its next delta cycle. `queue`: messages
-    (columns `Queue`); those in a core's switch begin at `queue_first`. `tokens`: number by core and event register."""
+    (columns `QueueColumn`); those in a core's switch begin at `queue_first`. `tokens`: number by core and event
+    register."""
 
     core: Ints
     thread: Ints
