@@ -149,7 +149,7 @@ class TensorPixels:
                 self.held[tile.name] = [self.moved(tile, ranges[channels])]
 
     def table(self, ranges: list[Range]) -> tuple[Ints, Ints]:
-        """Returns the sorted keys (see `add_cut_tiles`) of all held pixels by origin, and the tensor's pixel of each."""
+        """Returns the sorted keys (see `add_cut_tiles`) of all held pixels by origin, and the tensor's pixels."""
         copies, image = self.copies, self.tensor.image
         rows = [
             (
