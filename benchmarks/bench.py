@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from measure import ROOT, Run, compile_command, validate_command
+from measure import ROOT, CommandRun, compile_command, validate_command
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -42,8 +42,8 @@ class BenchRow:
     model: str
     mapping: str
     streams: str
-    compile: Run
-    validate: Run
+    compile: CommandRun
+    validate: CommandRun
     json_dump_s: float
     copies_s: float
     onnxruntime_s: float

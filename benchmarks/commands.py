@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from measure import ROOT, Run, compile_command, times, validate_command
+from measure import ROOT, CommandRun, compile_command, time_command, validate_command
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -87,7 +87,7 @@ def _warm(folder: Path, repeat: int, only: str) -> Iterator[CommandTime]:
         yield _row("validate resnet18", validate_command(folder / "out", repeat, samples=2))
 
 
-def _row(text: str, done: Run) -> CommandTime:
+def _row(text: str, done: CommandRun) -> CommandTime:
     return CommandTime(text, done.wall_s, done.cpu_s, done.peak_bytes, done.facts.get("instructions"))
 
 
@@ -102,8 +102,8 @@ def _cold(folder: Path, repeat: int, only: str) -> Iterator[CommandTime]:
         cold = f"{words[0]} lenet5, cold"
         if only in cold:
             caches = [folder / f"{words[0]}{k}" for k in range(repeat)]
-            yield _median(cold, [times(words, cache) for cache in caches])
-            yield _median(f"{words[0]} lenet5, warm", [times(words, caches[0]) for _ in range(repeat)])
+            yield _median(cold, [time_command(words, cache) for cache in caches])
+            yield _median(f"{words[0]} lenet5, warm", [time_command(words, caches[0]) for _ in range(repeat)])
 
 
 def _median(text: str, runs: Sequence[tuple[float, float]]) -> CommandTime:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from measure import ROOT, Run, compile_command
+from measure import ROOT, CommandRun, compile_command
 from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(ROOT))
@@ -30,7 +30,7 @@ class SweepPoint:
     """One compilation of a sweep."""
 
     value: float
-    run: Run
+    run: CommandRun
 
 
 def build_convolution(size: int, channels: int) -> onnx.ModelProto:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measure import ROOT, Run, compile_command, simulate_command, validate_command
+from measure import ROOT, CommandRun, compile_command, simulate_command, validate_command
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -34,8 +34,8 @@ _GIB = 2**30
 class FormCosts:
     """One network in one form. latency_ms, energy_mj: of one sample, by the simulator."""
 
-    compile: Run
-    validate: Run
+    compile: CommandRun
+    validate: CommandRun
     latency_ms: float
     energy_mj: float
 

@@ -19,7 +19,7 @@ import onnx
 from measure import ROOT
 from rich.console import Console
 from rich.table import Table
-from screening import boosting, columns
+from screening import encode_parameter, make_boosting
 
 sys.path.insert(0, str(ROOT))
 import models
@@ -173,7 +173,9 @@ def play_boosting(
     The estimator selects three quarters of each batch greedily by predicted gain of hypervolume, among all points; the
     rest is random. It does not learn from points without figures.
     """
-    inputs = np.column_stack([c for p in study.space for c in columns(p, [o.trial.point[p.name] for o in points])])
+    inputs = np.column_stack(
+        [c for p in study.space for c in encode_parameter(p, [o.trial.point[p.name] for o in points])]
+    )
     learnt = np.array([o.is_feasible for o in points])
     figures = np.ones((len(points), len(study.objectives)))
     figures[learnt] = objective_matrix(study, [o for o in points if o.is_feasible])
@@ -183,7 +185,7 @@ def play_boosting(
     while len(seen) < budget:
         rest = np.setdiff1d(np.arange(len(points)), seen)
         told = np.array(seen)[learnt[seen]]
-        guessed = np.column_stack([boosting().fit(inputs[told], f).predict(inputs[rest]) for f in figures[told].T])
+        guessed = np.column_stack([make_boosting().fit(inputs[told], f).predict(inputs[rest]) for f in figures[told].T])
         chosen = select_promising(figures[told], guessed, 3 * BATCH // 4)
         others = [i for i in rng.permutation(len(rest)).tolist() if i not in chosen]
         seen += rest[chosen + others[: BATCH - len(chosen)]].tolist()

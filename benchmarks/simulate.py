@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from measure import ROOT, Run, compile_command, run
+from measure import ROOT, CommandRun, compile_command, run_command
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -46,8 +46,8 @@ class SimulationRow:
     model: str
     streams: str
     instructions: int
-    simulate: Run
-    check: Run
+    simulate: CommandRun
+    check: CommandRun
     python_loop_s: float
     latency_ms: float
     energy_pj: float
@@ -97,7 +97,7 @@ def measure(model: str, out: Path, streams: str, repeat: int, real: PimsimResult
     )
 
 
-def _command(name: str, out: Path, repeat: int) -> Run:
+def _command(name: str, out: Path, repeat: int) -> CommandRun:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [
@@ -110,7 +110,7 @@ def _command(name: str, out: Path, repeat: int) -> Run:
             "--json",
             str(report),
         ]
-        return run(command, repeat, report)
+        return run_command(command, repeat, report)
 
 
 def python_loop_s(out: Path) -> float:

@@ -19,7 +19,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 
 import onnx
-from block_models import Block, model
+from block_models import BlockBuilder, build_model
 from measure import ROOT
 
 _GIB = 2**30
@@ -46,7 +46,7 @@ class CommandCost:
 def build_signal(size: int) -> onnx.ModelProto:
     """Four 1-D convolutions with strides."""
 
-    def build(b: Block) -> str:
+    def build(b: BlockBuilder) -> str:
         x, inputs = "x", 1
         for outputs, stride in ((16, 4), (32, 2), (32, 2), (32, 1)):
             pads = [3, 4]
@@ -54,39 +54,39 @@ def build_signal(size: int) -> onnx.ModelProto:
             inputs = outputs
         return x
 
-    return model(build, (1, 1, size))
+    return build_model(build, (1, 1, size))
 
 
 def build_dilated(size: int) -> onnx.ModelProto:
     """Five causal 1-D convolutions whose dilation doubles."""
 
-    def build(b: Block) -> str:
+    def build(b: BlockBuilder) -> str:
         x, inputs = "x", 8
         for dilation in (1, 2, 4, 8, 16):
             x = b.op("Relu", b.conv(x, inputs, 32, 3, dims=1, dilation=dilation, pads=[2 * dilation, 0]))
             inputs = 32
         return x
 
-    return model(build, (1, 8, size))
+    return build_model(build, (1, 8, size))
 
 
 def build_tall(size: int) -> onnx.ModelProto:
     """Three convolutions of an image with four columns."""
 
-    def build(b: Block) -> str:
+    def build(b: BlockBuilder) -> str:
         x, inputs = "x", 8
         for _ in range(3):
             x = b.op("Relu", b.conv(x, inputs, 16))
             inputs = 16
         return x
 
-    return model(build, (1, 8, size, 4))
+    return build_model(build, (1, 8, size, 4))
 
 
 def build_image(size: int) -> onnx.ModelProto:
     """A network that restyles a square image: reflected padding, instance norms, a residual block, upsampling."""
 
-    def build(b: Block) -> str:
+    def build(b: BlockBuilder) -> str:
         def layer(x: str, inputs: int, outputs: int, kernel: int, stride: int = 1) -> str:
             p = kernel // 2
             padded = b.op("Pad", x, b.ints(0, 0, p, p, 0, 0, p, p), mode="reflect")
@@ -100,29 +100,29 @@ def build_image(size: int) -> onnx.ModelProto:
         x = b.op("Resize", x, "", b.floats([1, 1, 2, 2]), **nearest)
         return layer(b.op("Relu", layer(x, 32, 16, 3)), 16, 3, 9)
 
-    return model(build, (1, 3, size, size))
+    return build_model(build, (1, 3, size, size))
 
 
 def build_tokens(size: int) -> onnx.ModelProto:
     """Three fully connected layers with a layer norm, for each token."""
 
-    def build(b: Block) -> str:
+    def build(b: BlockBuilder) -> str:
         x = "x"
         for _ in range(3):
             x = b.op("Relu", b.linear(b.norm(x, 64), 64, 64))
         return x
 
-    return model(build, (1, size, 64))
+    return build_model(build, (1, size, 64))
 
 
 def build_vector(size: int) -> onnx.ModelProto:
     """Element-wise operators on a vector, without a layer."""
 
-    def build(b: Block) -> str:
+    def build(b: BlockBuilder) -> str:
         half = b.op("Mul", b.op("Tanh", "x"), b.floats([0.5]))
         return b.op("Add", b.op("Sigmoid", half), b.op("ReduceMean", half, axes=[-1]))
 
-    return model(build, (1, size))
+    return build_model(build, (1, size))
 
 
 KINDS = {

@@ -79,7 +79,7 @@ def compare_table(made: MadeTable, *, write: bool) -> int:
     for is_there, should_be in differ:
         print(f"  is     {format_line(is_there)}\n  should {format_line(should_be)}")
     if write and count:
-        stored.write_table(made.name, store.stamped(replace(table, rows=wanted)))
+        stored.write_table(made.name, store.stamp_table(replace(table, rows=wanted)))
     return count
 
 
@@ -112,35 +112,35 @@ def make_mapping_tables(pool: Executor) -> Iterator[MadeTable]:
 STRATEGIES = (mapping.REFERENCE, mapping.ROWS)
 
 
-def measure_mapping(point: tuple[str, int, str]) -> mapping.Row:
+def measure_mapping(point: tuple[str, int, str]) -> mapping.MappingRow:
     name, cores, strategy = point
     return mapping.measure(name, models.build(name), strategy, "bench", cores)
 
 
-def usual_cells(row: mapping.Row) -> TableCells:
+def usual_cells(row: mapping.MappingRow) -> TableCells:
     return NAMES[row.model], format_latency(row), format_samples(row), format_energy(row), None
 
 
-def readme_cells(row: mapping.Row) -> TableCells:
+def readme_cells(row: mapping.MappingRow) -> TableCells:
     return None, format_latency(row), format_samples(row), format_energy(row)
 
 
-def compared_cells(reference: mapping.Row, row: mapping.Row) -> TableCells:
+def compared_cells(reference: mapping.MappingRow, row: mapping.MappingRow) -> TableCells:
     bound = f"{row.bound_per_s:.0f}"
     figures = (f"{r.local_bytes / 1e3:.0f}" for r in (reference, row))
     times, rates, energies = ((show(reference), show(row)) for show in (format_latency, format_samples, format_energy))
     return NAMES[row.model], str(row.cores), *times, *rates, bound, *energies, *figures
 
 
-def format_latency(row: mapping.Row) -> str:
+def format_latency(row: mapping.MappingRow) -> str:
     return format_figure(row.latency_ms, 3)
 
 
-def format_samples(row: mapping.Row) -> str:
+def format_samples(row: mapping.MappingRow) -> str:
     return format_figure(row.samples_per_s, 2)
 
 
-def format_energy(row: mapping.Row) -> str:
+def format_energy(row: mapping.MappingRow) -> str:
     return format_figure(row.energy_mj, 2)
 
 
@@ -153,13 +153,13 @@ def make_streaming_table(pool: Executor) -> Iterator[MadeTable]:
     rows: list[TableCells] = []
     for found in pool.map(measure_streaming, STREAMED):
         for row in found:
-            _, *cells = streaming.cells(found[0], row)
+            _, *cells = streaming.format_cells(found[0], row)
             rows.append((NAMES[row.model], *cells))
     yield MadeTable("streaming", rows)
 
 
-def measure_streaming(name: str) -> list[streaming.Row]:
-    return streaming.rows(name, models.build(name), load("bench", cores=STREAMED_CORES), "bench")
+def measure_streaming(name: str) -> list[streaming.StreamingRow]:
+    return streaming.measure_model(name, models.build(name), load("bench", cores=STREAMED_CORES), "bench")
 
 
 # docs/explanation/thesis-figures.md
@@ -167,7 +167,7 @@ def measure_streaming(name: str) -> list[streaming.Row]:
 
 def make_mix_table(pool: Executor) -> Iterator[MadeTable]:
     points = [(w, m) for w in thesis_figures.WIDTHS for m in thesis_figures.LOWERINGS]
-    found = list(pool.map(thesis_figures.mix, *zip(*points, strict=True)))
+    found = list(pool.map(thesis_figures.measure_mix, *zip(*points, strict=True)))
     yield MadeTable("thesis-5.2", [to_strings(row) for row in thesis_figures.mix_rows(found)])
 
 
@@ -176,8 +176,8 @@ def make_chip_table(pool: Executor) -> Iterator[MadeTable]:
     yield MadeTable("thesis-A.3", [to_strings(row) for row in thesis_figures.resnet_rows(found)])
 
 
-def measure_inferences(cores: int) -> list[thesis_figures.Inference]:
-    return list(thesis_figures.inferences(models.build("resnet18", seed=0), (cores,)))
+def measure_inferences(cores: int) -> list[thesis_figures.ChipInference]:
+    return list(thesis_figures.measure_inferences(models.build("resnet18", seed=0), (cores,)))
 
 
 def to_strings(row: Sequence[object]) -> TableCells:

@@ -8,7 +8,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
-    from thesis_figures import Inference, Mix, Seconds
+    from thesis_figures import ChipInference, CompileSeconds, InstructionMix
 
 INK, PAPER, FAINT = "#1f2328", "#ffffff", "#d1d9e0"
 DARK_COLOURS = {INK: "#e6edf3", PAPER: "#161b22", FAINT: "#3d444d"}
@@ -51,7 +51,7 @@ mpl.rcParams |= {
 }
 
 
-def draw_shares(points: Sequence["Mix"], path: Path) -> None:
+def draw_shares(points: Sequence["InstructionMix"], path: Path) -> None:
     """Draws figure 5.2: bars of 100 %, one panel for each lowering."""
     figure, axes = make_panels(1, 2, (9, 4), sharey=True)
     for axis, mapping in zip(axes, ("pixelwise", "raptor"), strict=True):
@@ -75,7 +75,7 @@ def _reversed(axis: Any) -> tuple[list[Any], list[str]]:
     return handles[::-1], labels[::-1]
 
 
-def draw_counts(points: Sequence["Mix"], path: Path) -> None:
+def draw_counts(points: Sequence["InstructionMix"], path: Path) -> None:
     """Draws figure 5.3: a panel for each instruction, a line for each lowering."""
     figure, axes = make_panels(2, 3, (9, 5.4), sharex=True, sharey=True)
     for i, (axis, name) in enumerate(zip(axes, SHOWN_INSTRUCTIONS, strict=True)):
@@ -91,7 +91,7 @@ def draw_counts(points: Sequence["Mix"], path: Path) -> None:
     save_figure(figure, path)
 
 
-def draw_seconds(points: Sequence["Seconds"], size: str, path: Path) -> None:
+def draw_seconds(points: Sequence["CompileSeconds"], size: str, path: Path) -> None:
     """Draws figures 5.4 and 5.5: seconds of both lowerings, and their ratio."""
     figure, (left, right) = make_panels(1, 2, (9, 3.6))
     sizes = [p.size for p in points]
@@ -115,7 +115,7 @@ PRINTED_POINTS = {
 """Figures in the thesis's text on figure A.3: a marker, cores and samples/s, cores and µWh."""
 
 
-def draw_resnet(points: Sequence["Inference"], path: Path) -> None:
+def draw_resnet(points: Sequence["ChipInference"], path: Path) -> None:
     """Draws figure A.3: samples per second, and energy of a sample, over the cores of the chip."""
     figure, (left, right) = make_panels(1, 2, (9, 4.4))
     for mapping in ("rows", "raptor"):

@@ -17,7 +17,7 @@ import onnx
 import store
 import thesis_drawing
 from onnx import TensorProto, helper, numpy_helper
-from thesis_drawing import LOWERINGS, SHOWN
+from thesis_drawing import LOWERINGS, SHOWN_INSTRUCTIONS
 
 import models
 import raptor
@@ -54,7 +54,7 @@ class InstructionMix:
 
     @property
     def shown(self) -> list[int]:
-        return [self.counts.get(name, 0) for name in SHOWN]
+        return [self.counts.get(name, 0) for name in SHOWN_INSTRUCTIONS]
 
     @property
     def other(self) -> int:
@@ -92,7 +92,7 @@ def main() -> None:
     args = parser.parse_args()
     for name in args.only:
         heads, rows = FIGURES[name](args.repeat)
-        store.store(f"thesis-{name}", heads, [[str(cell) for cell in row] for row in rows])
+        store.store_table(f"thesis-{name}", heads, [[str(cell) for cell in row] for row in rows])
         print(f"thesis-{name}: {len(rows)} lines", flush=True)
 
 
@@ -101,9 +101,9 @@ def main() -> None:
 
 def make_mix_figure(_: int) -> Table:
     points = [measure_mix(width, mapping) for width in WIDTHS for mapping in LOWERINGS]
-    thesis_drawing.shares(points, IMAGES / "figure-5-2.svg")
-    thesis_drawing.counts(points, IMAGES / "figure-5-3.svg")
-    return ["width", "lowering", *SHOWN, "other", "`sldi`"], list(mix_rows(points))
+    thesis_drawing.draw_shares(points, IMAGES / "figure-5-2.svg")
+    thesis_drawing.draw_counts(points, IMAGES / "figure-5-3.svg")
+    return ["width", "lowering", *SHOWN_INSTRUCTIONS, "other", "`sldi`"], list(mix_rows(points))
 
 
 def mix_rows(points: Sequence[InstructionMix]) -> Iterator[tuple[object, ...]]:
@@ -146,13 +146,13 @@ def build_layer_model(
 
 def make_convolution_figure(repeat: int) -> Table:
     points = [measure_seconds(width, build_convolution(width), repeat) for width in WIDTHS]
-    thesis_drawing.seconds(points, "width of the image", IMAGES / "figure-5-4.svg")
+    thesis_drawing.draw_seconds(points, "width of the image", IMAGES / "figure-5-4.svg")
     return seconds_table("width", points)
 
 
 def make_product_figure(repeat: int) -> Table:
     points = [measure_seconds(size, build_product(size), repeat) for size in SIZES]
-    thesis_drawing.seconds(points, "side of the matrix", IMAGES / "figure-5-5.svg")
+    thesis_drawing.draw_seconds(points, "side of the matrix", IMAGES / "figure-5-5.svg")
     return seconds_table("side", points)
 
 
@@ -184,7 +184,7 @@ def seconds_table(size: str, points: Sequence[CompileSeconds]) -> Table:
 
 def make_resnet_figure(_: int) -> Table:
     points = list(measure_inferences(models.build("resnet18", seed=0), CORES))
-    thesis_drawing.resnet(points, IMAGES / "figure-a-3.svg")
+    thesis_drawing.draw_resnet(points, IMAGES / "figure-a-3.svg")
     heads = [f"{m}{'' if w else ' without `setbw`'}, {unit}" for m, w in _PROGRAMS for unit in ("samples/s", "µWh")]
     return ["cores", *heads], list(resnet_rows(points))
 

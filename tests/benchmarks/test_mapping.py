@@ -29,8 +29,8 @@ def test_figures_are_those_of_the_commands(tmp_path: Path):
 
 
 def test_ratios_are_above_one_where_the_row_is_better():
-    reference = mapping.Row("m", 9, "raptor", 8, 10, 6, 900, 1, 100, "")
-    row = mapping.Row("m", 9, "rows", 2, 50, 3, 300, 4, 100, "")
-    assert mapping.ratios(reference, row) == (4, 5, 2, 3, 0.25)
-    *_, last = mapping.lines(reference, row)
+    reference = mapping.MappingRow("m", 9, "raptor", 8, 10, 6, 900, 1, 100, "")
+    row = mapping.MappingRow("m", 9, "rows", 2, 50, 3, 300, 4, 100, "")
+    assert mapping.compute_ratios(reference, row) == (4, 5, 2, 3, 0.25)
+    *_, last = mapping.format_lines(reference, row)
     assert last == ("", "", "times better", "4", "5", "", "2", "3", "0.25")

@@ -13,7 +13,7 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     def export(name: str, path: Path) -> None:
         onnx.save(BLOCKS[name](), path)
 
-    monkeypatch.setattr(pytorch_models, "export", export)
+    monkeypatch.setattr(pytorch_models, "export_network", export)
 
 
 def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *given: str) -> tuple[int, list[str]]:

@@ -8,7 +8,7 @@ from raptor.target.arch import load
 
 
 def test_the_same_products_in_another_order():
-    found = streaming.rows("lenet5", models.build("lenet5"), load("bench", cores=144), "bench")
+    found = streaming.measure_model("lenet5", models.build("lenet5"), load("bench", cores=144), "bench")
     for by_layer, streamed in (found[:2], found[2:]):
         assert (by_layer.order, streamed.order) == ("layer by layer", "streamed")
         assert by_layer.cores == streamed.cores <= 144
@@ -19,6 +19,6 @@ def test_the_same_products_in_another_order():
 
 
 def test_ratios_are_to_the_first_row():
-    first = streaming.Row("m", "fewest", "layer by layer", 5, 80, 0.02)
-    row = streaming.Row("m", "all", "streamed", 9, 8, 0.12)
-    assert streaming.cells(first, row) == ("m", "all", "streamed", "9", "8", "10", "12", "6")
+    first = streaming.StreamingRow("m", "fewest", "layer by layer", 5, 80, 0.02)
+    row = streaming.StreamingRow("m", "all", "streamed", 9, 8, 0.12)
+    assert streaming.format_cells(first, row) == ("m", "all", "streamed", "9", "8", "10", "12", "6")

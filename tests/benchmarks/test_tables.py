@@ -27,17 +27,17 @@ def cells() -> list[list[str]]:
 
 
 def test_equal_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tables.compare(tables.Made("here", [("x", "1"), ("y", None)]), write=True) == 0
+    assert tables.compare_table(tables.MadeTable("here", [("x", "1"), ("y", None)]), write=True) == 0
     assert capsys.readouterr().out == "here: 2 lines, 0 differ\n"
     assert stored_figures.read_table("here").date == TABLE.date
 
 
 def test_a_cell_that_differs(capsys: pytest.CaptureFixture[str]) -> None:
-    made = tables.Made("here", [(None, "1"), ("y", "3")])
-    assert tables.compare(made, write=False) == 1
+    made = tables.MadeTable("here", [(None, "1"), ("y", "3")])
+    assert tables.compare_table(made, write=False) == 1
     assert capsys.readouterr().out.splitlines()[1:] == ["  is     | y | 2 |", "  should | y | 3 |"]
     assert cells() == [["x", "1"], ["y", "2"]]
-    assert tables.compare(made, write=True) == 1
+    assert tables.compare_table(made, write=True) == 1
     assert cells() == [["x", "1"], ["y", "3"]]
     found = stored_figures.read_table("here")
     assert (found.made_by, found.conditions) == (TABLE.made_by, TABLE.conditions)
@@ -47,9 +47,9 @@ def test_a_cell_that_differs(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("rows", [[("x", "1")], [("x", "1"), ("y", "2"), ("z", "3")]])
 def test_other_numbers_of_lines(rows: list[tuple[str, str]]) -> None:
-    made = tables.Made("here", rows)
-    assert tables.compare(made, write=True) == 1
-    assert tables.compare(made, write=False) == 0
+    made = tables.MadeTable("here", rows)
+    assert tables.compare_table(made, write=True) == 1
+    assert tables.compare_table(made, write=False) == 0
 
 
 def test_what_a_benchmark_prints_is_stored(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,18 +63,18 @@ def test_what_a_benchmark_prints_is_stored(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_figures_of_a_row():
-    reference = mapping.Row("vgg16", 144, "raptor", 3148.2, 0.4449, 371.9, 6_421_700, 1, 2, "")
-    row = mapping.Row("vgg16", 144, "rows", 10.1, 39.44, 4.466, 545_400, 1, 659.4, "")
-    assert tables.usual(row) == ("VGG-16", "10.10", "39.4", "4.47", None)
-    assert tables.introduced(row) == (None, "10.10", "39.4", "4.47")
-    assert tables.beside(reference, row) == (
+    reference = mapping.MappingRow("vgg16", 144, "raptor", 3148.2, 0.4449, 371.9, 6_421_700, 1, 2, "")
+    row = mapping.MappingRow("vgg16", 144, "rows", 10.1, 39.44, 4.466, 545_400, 1, 659.4, "")
+    assert tables.usual_cells(row) == ("VGG-16", "10.10", "39.4", "4.47", None)
+    assert tables.readme_cells(row) == (None, "10.10", "39.4", "4.47")
+    assert tables.compared_cells(reference, row) == (
         *("VGG-16", "144", "3148", "10.10", "0.44", "39.4", "659", "372", "4.47", "6422", "545"),
     )
 
 
 def test_exit_status(monkeypatch: pytest.MonkeyPatch):
-    def made(_: Executor) -> Iterator[tables.Made]:
-        yield tables.Made("here", [("x", "1"), ("y", "3")])
+    def made(_: Executor) -> Iterator[tables.MadeTable]:
+        yield tables.MadeTable("here", [("x", "1"), ("y", "3")])
 
     monkeypatch.setattr(tables, "TABLES", {"small": made})
     statuses: list[int] = []

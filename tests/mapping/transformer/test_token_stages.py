@@ -4,8 +4,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from block_models import Block
-from block_models import model as built
+from block_models import BlockBuilder
+from block_models import build_model as built
 
 from raptor.frontend import load
 from raptor.graph.ir import Graph
@@ -16,18 +16,18 @@ from raptor.target import arch
 from raptor.target.arch import Target
 from tests.pipeline import check, streamed
 
-Build = Callable[[Block], str]
+Build = Callable[[BlockBuilder], str]
 LAYERS = 3
 
 
-def attended(b: Block, x: str) -> str:
+def attended(b: BlockBuilder, x: str) -> str:
     """Adds an attention of 36 tokens of 8 channels."""
     q, k, v = (b.linear(x, 8, 8) for _ in range(3))
     s = b.op("Softmax", b.op("MatMul", q, b.op("Transpose", k, perm=[0, 2, 1])), axis=-1)
     return b.linear(b.op("MatMul", s, v), 8, 8)
 
 
-def hybrid(b: Block) -> str:
+def hybrid(b: BlockBuilder) -> str:
     """Attentions over the tokens of an image: two one after another, and behind convolutions a third one."""
     x = b.conv("x", 8, 8)
     for i in range(LAYERS):
@@ -38,7 +38,7 @@ def hybrid(b: Block) -> str:
     return x
 
 
-def over_pixels(b: Block, x: str) -> str:
+def over_pixels(b: BlockBuilder, x: str) -> str:
     """Adds an attention of the pixels of an image on themselves."""
     q = b.op("Reshape", x, b.ints(1, 8, 36))
     s = b.op("Softmax", b.op("MatMul", b.op("Transpose", q, perm=[0, 2, 1]), q), axis=-1)
@@ -46,7 +46,7 @@ def over_pixels(b: Block, x: str) -> str:
     return b.op("Reshape", b.op("Transpose", o, perm=[0, 2, 1]), b.ints(1, 8, 6, 6))
 
 
-def between(b: Block) -> str:
+def between(b: BlockBuilder) -> str:
     """Attentions over the pixels of an image, with nothing but convolutions between."""
     x = b.conv("x", 8, 8)
     for _ in range(LAYERS):
@@ -54,7 +54,7 @@ def between(b: Block) -> str:
     return x
 
 
-def beside(b: Block) -> str:
+def beside(b: BlockBuilder) -> str:
     """Two attentions that do not depend on each other."""
     return b.op("Add", *(over_pixels(b, b.op("Relu", b.conv("x", 8, 8))) for _ in range(2)))
 
@@ -95,7 +95,7 @@ def test_attentions_that_do_not_depend_on_each_other_are():
 
 
 def test_layers_of_tokens_without_attention_are_no_stages():
-    def layers(b: Block) -> str:
+    def layers(b: BlockBuilder) -> str:
         x = b.conv("x", 8, 8)
         for _ in range(2):
             tokens = b.linear(b.op("Transpose", b.op("Reshape", x, b.ints(1, 8, 36)), perm=[0, 2, 1]), 8, 8)
