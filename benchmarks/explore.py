@@ -69,8 +69,8 @@ def main() -> None:
         path.write_text(STUDY.format(trials=given.trials, sampler=given.sampler))
         study = read_study(path)
         times: list[float] = []
-        study_driver.run_study(
-            study, lambda p: times.append(time.perf_counter()) if len(p.outcomes) == p.count - 160 else None
+        driver.run_study(
+            study, lambda p: times.append(time.perf_counter()) if len(p.outcomes) == p.total_trials - 160 else None
         )
         per_trial_ms = 1000 * (time.perf_counter() - times[0]) / 160
         print(f"{given.sampler}: {per_trial_ms:.1f} ms a trial at {given.trials} trials")

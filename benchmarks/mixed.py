@@ -92,7 +92,7 @@ def make_policy(names: Sequence[str], weights: Sequence[int], inputs: Sequence[i
 
 def simulate_policy(source: CalibratedModel, bits: Policy, chip: Mapping[str, Any]) -> tuple[float, float]:
     """Returns the latency and the energy of a program."""
-    found = raptor.compile(source.quantised(bits), **chip).simulate()
+    found = raptor.compile(source.quantise(bits), **chip).simulate()
     return found.latency_ns, found.energy_pj
 
 

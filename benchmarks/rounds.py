@@ -82,7 +82,7 @@ def format_rows(name: str, xbars: int, device: str, folder: Path) -> Iterator[st
     chip = {"arch": "bench", "xbars_per_core": xbars}
     needed = cores_needed(model, chip)
     chip |= {"cores": max(1, needed // SHARE)}
-    points = {method: measure_rounds(model, chip, folder, device=device, cuts=method) for method in CUTS.names}
+    points = {method: measure_rounds(model, chip, folder, device=device, cuts=method) for method in CUTS.choices}
     best, least = points["best"].sample_ns, bound_ns(model, chip, device)
     for method, p in points.items():
         own = f"{name} | {chip['cores']} of {needed} x {xbars} | {device} | {method}"

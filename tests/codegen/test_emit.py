@@ -173,7 +173,7 @@ def test_products_counted_by_hand(window: Window, count: int):
 
 @pytest.mark.parametrize("relu", [False, True])
 def test_the_relu_flag(relu: bool):
-    op = replace(apply_filters(Window.point((2, 2)), (0,)), relu=relu)
+    op = replace(apply_filters(Window.pointwise((2, 2)), (0,)), relu=relu)
     assert [int(e.record["b"]) for e in emitted_filters(op)] == [int(relu)] * 4
 
 

@@ -44,11 +44,11 @@ def test_every_pass_finds_what_it_takes():
 def test_passes_run_in_their_order_under_their_names():
     recorder = Recorder()
     raptor.compile(MODEL, cores=4, driver=recorder)
-    assert tuple(recorder.results) == PASS_OPTION.names
-    assert len(set(PASS_OPTION.names)) == len(ALL_PASSES)
+    assert tuple(recorder.results) == PASS_OPTION.choices
+    assert len(set(PASS_OPTION.choices)) == len(ALL_PASSES)
 
 
-@pytest.mark.parametrize("name", PASS_OPTION.names)
+@pytest.mark.parametrize("name", PASS_OPTION.choices)
 def test_a_compilation_stops_after_any_pass_with_a_text(name: str):
     with pytest.raises(StoppedAfterPass) as stopped:
         raptor.compile(MODEL, cores=4, driver=Driver(stop_after=name))

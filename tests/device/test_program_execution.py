@@ -62,7 +62,7 @@ def test_matrices_are_written_once():
     inputs = numbers(program.directory)
     with raptor.device.open("numpy", xbar=(32, 2), crossbars=64) as device:
         chips = DeviceWriter(device)
-        placed = load_output(program.directory).on_device(chips)
+        placed = load_output(program.directory).write_to_device(chips)
         first, second = (run_program(placed, inputs).outputs for _ in range(2))
         assert all((first[name] == second[name]).all() for name in first)
         weights = load_output(program.directory).weights

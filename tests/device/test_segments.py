@@ -79,7 +79,7 @@ def writes_of(folder: Path, crossbars: int, runs: int) -> tuple[list[int], list[
     """Writes of each run of a program in rounds, and its output."""
     found, results = list[int](), list[bytes]()
     with raptor.device.open("numpy", xbar=(16, 16), crossbars=crossbars) as device:
-        hosted = load_segmented(folder).on_device(DeviceWriter(device))
+        hosted = load_segmented(folder).write_to_device(DeviceWriter(device))
         for seed in range(runs):
             before = device.account.writes
             outputs = run_segmented(hosted, {"x": random(1, 3, 6, 6, seed=seed)}).outputs
@@ -90,7 +90,7 @@ def writes_of(folder: Path, crossbars: int, runs: int) -> tuple[list[int], list[
 
 def test_rounds_are_written_as_rounds_json_says(rounds: Path):
     hosted = load_segmented(rounds)
-    listed = read_rounds(rounds, hosted.listed)
+    listed = read_rounds(rounds, hosted.segments)
     assert listed is not None
     used = [sum(group.xbars for group in iterate_groups(program)) for program in hosted.programs.values()]
     steady = sum(write.xbars for one in listed.rounds for write in one.writes)

@@ -48,7 +48,7 @@ def passes(given: ModelProto, folder: Path, **options: Any) -> None:
     assert report.passed, report
     assert report.integers is not None
     assert not report.integers.float_sections, "the definition has an exact form too"
-    assert load(given).graph.numbers == "int"
+    assert load(given).graph.arithmetic == "int"
 
 
 def test_two_roundings_one_after_the_other(tmp_path: Path):

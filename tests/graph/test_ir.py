@@ -205,7 +205,7 @@ def test_types_disagree(name: str):
 
 
 def test_numbers_of_a_graph():
-    assert (GOOD["map"].numbers, TYPED["bound"].numbers, TYPED["float"].numbers) == ("float", "int", "mixed")
+    assert (GOOD["map"].arithmetic, TYPED["bound"].arithmetic, TYPED["float"].arithmetic) == ("float", "int", "mixed")
 
 
 @pytest.mark.parametrize(("x", "y"), [(1, 2), (2, 3), (3, 4), (5, 4), (-1, 2), (-3, 0), (100, 20), (-100, -20)])

@@ -38,7 +38,7 @@ def steps_of(steps: Iterable[PimStep], weight_bits: int = 0) -> StepColumns:
         used.append([number[b.name] for b in dict.fromkeys(op.touches)])
         form = KINDS.get(type(op), len(forms))
         if form == len(forms):
-            forms.append(OperationForm.of(op, weight_bits))
+            forms.append(OperationForm.from_operation(op, weight_bits))
         span = getattr(op, "span", None) or (WHOLE_BUFFER, 0)
         open_ = getattr(op, "channel", getattr(op, "address", 0)) if type(op) in KINDS else 0
         rows.append((form, nodes.index(step.node), open_, getattr(op, "core", 0), *span))

@@ -216,7 +216,7 @@ def test_a_tile_may_be_filled_again_after_its_first_copy(unit: Passes):
         computes = tuple(Compute("n", "Relay", "", (), (op,), (op.result,)) for op in ops)
         found = ElementOrigins(replace(graph, computes=computes))
         root = found.roots(graph.inputs[:1]).tiles[given.name]
-        return found.wrong(relay, graph.inputs[:1], root).tolist()
+        return found.find_wrong(relay, graph.inputs[:1], root).tolist()
 
     assert wrong(*copies, last) == []
     assert wrong(copies[0], last, copies[1]) == list(range(half, count)), "it is read before it is made"

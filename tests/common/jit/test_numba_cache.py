@@ -137,7 +137,7 @@ def test_a_newer_kernel_never_finds_the_code_of_an_older_one(tmp_path: Path) -> 
     old.add_interpreted_us(5)
     new.save("b", "new b")
     assert [new.load(key) for key in "ab"] == [None, "new b"]
-    assert (new.interpreted_us(), len(list(tmp_path.iterdir()))) == (0, 2)
+    assert (new.read_interpreted_us(), len(list(tmp_path.iterdir()))) == (0, 2)
 
 
 KERNEL = """

@@ -17,7 +17,7 @@ def shown(width: int) -> tuple[list[str], tuple[str, ...]]:
     console = LiteralConsole()
     console.file, console.width = io.StringIO(), width
     console.print(fitted.table)
-    return console.file.getvalue().splitlines(), fitted.left_out
+    return console.file.getvalue().splitlines(), fitted.omitted_columns
 
 
 @pytest.mark.parametrize(

@@ -203,9 +203,9 @@ def test_a_slice_can_be_sliced_again():
     """Constants of both times have names of their own, and the model still computes the same."""
     model = dense(12, 12)
     first = LayerSlicer.of(model)
-    first.slice(first.proto.graph.node[0], 2, 1)
+    first.slice_layer(first.proto.graph.node[0], 2, 1)
     second = LayerSlicer.of(first.proto)
-    second.slice(second.proto.graph.node[0], 2, 3)
+    second.slice_layer(second.proto.graph.node[0], 2, 3)
     names = [t.name for t in second.proto.graph.initializer]
     assert len(set(names)) == len(names)
     inputs = {"x": random(1, 12)}

@@ -54,7 +54,7 @@ def check(seed: int) -> bool:
     count, cuts = len(ranges.units.nodes), ranges.units.cuts
 
     def cost(first: int, last: int) -> float | None:
-        way = ranges.way(first, last)
+        way = ranges.best_configuration(first, last)
         return None if way is None else way.batch_ns(batch)
 
     simple = [method(count, cuts, cost) for method in (cut_greedily, cut_everywhere)]

@@ -224,7 +224,7 @@ def test_trial_a11_a_float_layer_of_quantised_weights(op_type: str, kind: str):
         opset=21,
         ir_version=10,
     )
-    assert compare(model).graph.numbers == "float"
+    assert compare(model).graph.arithmetic == "float"
 
 
 def test_a_wrong_node_of_constants_is_refused():

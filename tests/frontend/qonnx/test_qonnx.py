@@ -47,7 +47,7 @@ def test_translations_compute_what_qonnx_computes():
 
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_a_threshold_beside_the_right_one_is_found(monkeypatch: pytest.MonkeyPatch, shift: int):
-    right = absorb_chains.ThresholdConditions.of_sums
+    right = chains.ThresholdConditions.convert_to_sums
 
     def wrong(self: Any, low: Any, high: Any) -> Any:
         signs, thresholds = right(self, low, high)
@@ -58,7 +58,7 @@ def test_a_threshold_beside_the_right_one_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_flipped_channel_without_its_sign_is_found(monkeypatch: pytest.MonkeyPatch):
-    right = absorb_chains.ThresholdConditions.of_sums
+    right = chains.ThresholdConditions.convert_to_sums
     monkeypatch.setattr(
         absorb_chains.ThresholdConditions, "of_sums", lambda *a: (np.ones_like((found := right(*a))[0]), found[1])
     )
@@ -149,7 +149,7 @@ def test_signs_before_weights_of_floats_stay_floats():
     model = signs()
     weights = numpy_helper.to_array(model.graph.initializer[1]) * np.arange(1, 7, dtype=np.float32) / 7
     model.graph.initializer[1].CopyFrom(numpy_helper.from_array(weights, "w1"))
-    assert load(model).graph.numbers == "float"
+    assert load(model).graph.arithmetic == "float"
 
 
 def quant(**changes: Any) -> ModelProto:

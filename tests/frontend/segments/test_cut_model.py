@@ -22,7 +22,7 @@ def test_a_segment_of_one_node(tmp_path: Path):
     """One node between two convolutions makes three segments, and names stay."""
     found = cut_of(relu_in_the_middle(), "middle")
     assert kinds(found) == [("chip", {"first"}), ("host", {"middle"}), ("chip", {"last"})]
-    assert [(s.reads, s.makes) for s in found.segments] == [(("x",), ("a",)), (("a",), ("b",)), (("b",), ("y",))]
+    assert [(s.reads, s.writes) for s in found.segments] == [(("x",), ("a",)), (("a",), ("b",)), (("b",), ("y",))]
     checked(relu_in_the_middle(), tmp_path / "out", host_nodes=("middle",))
 
 
@@ -84,7 +84,7 @@ def test_an_output_that_is_also_read(tmp_path: Path):
     model = relu_in_the_middle()
     model.graph.output.extend([_info("a", [1, 4, 6, 6]), _info("b", [1, 4, 6, 6])])
     found = cut_of(model, "middle")
-    assert [s.makes for s in found.segments] == [("a",), ("b",), ("y",)]
+    assert [s.writes for s in found.segments] == [("a",), ("b",), ("y",)]
     checked(model, tmp_path / "out", host_nodes=("middle",))
 
 

@@ -66,4 +66,4 @@ def test_thresholds_are_the_first_operands_of_their_results(seed):
 def test_equal_parameters_are_one_set():
     given = find_parameter_sets(requantise(term([0.5, 0.25, 0.5, 0.5], [1, 1, 1, 2])))
     assert given.size == 3
-    assert given.kinds.reshape(-1).tolist()[0] == given.kinds.reshape(-1).tolist()[2]
+    assert given.set_numbers.reshape(-1).tolist()[0] == given.set_numbers.reshape(-1).tolist()[2]

@@ -139,7 +139,7 @@ def test_registers_hold_every_value_until_its_last_use():
         recipe = find_exact_recipe(given)
         images = operands(rng, given, 50)
         held: dict[int, np.ndarray] = {}
-        places = recipe.registers()
+        places = recipe.assign_registers()
         inputs = len(images)
 
         def value(n: int, images=images, held=held, places=places, inputs=inputs) -> np.ndarray:

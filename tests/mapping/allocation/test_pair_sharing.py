@@ -57,7 +57,7 @@ KEYS = [*find_filters(GRAPH)]
 def divided(fronts: Mapping[str, Sequence[LayerPlan]], cores: int) -> CoreDivision | None:
     """The division of the default: each layer has cores of its own."""
     placed = choose_plans({key: [*front] for key, front in fronts.items()}, cores, 0, 1.0)
-    return None if placed is None else CoreDivision.apart(fronts, placed)
+    return None if placed is None else CoreDivision.without_sharing(fronts, placed)
 
 
 def best_limit(given_: Sequence[Sequence[LayerPlan]], cores: int) -> float:
@@ -180,7 +180,7 @@ def test_lines_wait_for_lines_and_cores():
     The first layer takes 10 for each of its 12 input lines, and with the last one its last two lines are ready. So each
     layer behind it has two lines left to do, of 6, of 3 and of 1.
     """
-    pipeline = LinePipeline.of(GRAPH, {key: i for i, key in enumerate(KEYS)})
+    pipeline = LinePipeline.from_graph(GRAPH, {key: i for i, key in enumerate(KEYS)})
     height = np.ones(LAYERS, np.int64)
     times = np.array([120.0, 72.0, 36.0, 12.0])
     assert pipeline.latency_ns(times, height) == pytest.approx(120 + 2 * (6 + 3 + 1) + LAYERS * MESSAGE_OVERHEAD_NS)
@@ -188,7 +188,7 @@ def test_lines_wait_for_lines_and_cores():
 
 def test_a_slower_layer_counts_whole():
     """The second layer takes ten times as long: it begins after two lines of the first one, and then never waits."""
-    pipeline = LinePipeline.of(GRAPH, {key: i for i, key in enumerate(KEYS)})
+    pipeline = LinePipeline.from_graph(GRAPH, {key: i for i, key in enumerate(KEYS)})
     times, height = np.array([12.0, 120.0, 0.0, 0.0]), np.ones(LAYERS, np.int64)
     assert pipeline.latency_ns(times, height) == pytest.approx(2 + 120 + LAYERS * MESSAGE_OVERHEAD_NS)
 
@@ -203,13 +203,13 @@ def test_what_works_on_all_lines_waits_for_the_last():
     bounds = {"start": np.array([0]), "end": np.array([3]), "axis": np.array([2])}
     weights = {"a": random(4, 4, 1, 1), "b": random(4, 4, 1, 1, seed=1), **bounds}
     graph = prepared(make_model(nodes, {"x": (1, 4, 6, 6)}, {"two": 4}, weights))
-    pipeline = LinePipeline.of(graph, {key: i for i, key in enumerate(find_filters(graph))})
+    pipeline = LinePipeline.from_graph(graph, {key: i for i, key in enumerate(find_filters(graph))})
     times = np.array([60.0, 60.0])
     assert pipeline.latency_ns(times, np.ones(2, np.int64)) == pytest.approx(120 + 2 * MESSAGE_OVERHEAD_NS)
 
 
 def test_blocks_of_several_lines_wait_for_all_of_them():
-    pipeline = LinePipeline.of(GRAPH, {key: i for i, key in enumerate(KEYS)})
+    pipeline = LinePipeline.from_graph(GRAPH, {key: i for i, key in enumerate(KEYS)})
     times, height = np.array([12.0, 120.0, 0.0, 0.0]), np.array([4, 1, 1, 1])
     assert pipeline.latency_ns(times, height) == pytest.approx(4 + 120 + LAYERS * MESSAGE_OVERHEAD_NS)
 
@@ -221,7 +221,7 @@ def test_an_exchange_of_cores_gains(given_: list[list[LayerPlan]], cores: int, l
     apart = divided(fronts, cores)
     if apart is None:
         return
-    pipeline = LinePipeline.of(GRAPH, {key: i for i, key in enumerate(KEYS)})
+    pipeline = LinePipeline.from_graph(GRAPH, {key: i for i, key in enumerate(KEYS)})
 
     def cost(chosen: Sequence[LayerPlan]) -> float:
         times = np.array([plan.core_ns for plan in chosen])

@@ -89,11 +89,11 @@ def test_last_layers_give_cores_to_the_layers_before_them():
     def place(limit: int) -> tuple[str, int]:
         return f"{limit} crossbars", 10 * XBARS // limit
 
-    shared = TailSharing({"slow": slow}, {"slow": 10}, place, least=1, cores=20, xbars=XBARS, share=1.0).best()
+    shared = TailSharing({"slow": slow}, {"slow": 10}, place, least=1, cores=20, xbars=XBARS, share=1.0).find_best()
     assert shared is not None
     assert (shared.placed["slow"].plan.cores, shared.last) == (16, "12 crossbars")
     assert set(shared.placed["slow"].cores) <= set(range(shared.first, shared.end))
-    alone = TailSharing({"slow": slow}, {"slow": 2}, place, least=1, cores=20, xbars=XBARS, share=1.0).best()
+    alone = TailSharing({"slow": slow}, {"slow": 2}, place, least=1, cores=20, xbars=XBARS, share=1.0).find_best()
     assert alone is not None
     assert not set(alone.placed["slow"].cores) & set(range(alone.first, alone.end))
 

@@ -35,12 +35,12 @@ def recurrent_layer(compiled: Passes) -> FullyConnected:
 def test_each_step_has_cores_of_its_own(compiled: Passes):
     """The first of the six steps has no state to multiply; neighbours share a copy if there are fewer of them."""
     layer = recurrent_layer(compiled)
-    cores = [set(layer.of_step(step, 5).cores) for step in range(5)]
+    cores = [set(layer.step_record(step, 5).cores) for step in range(5)]
     assert len(cores[0]) > 1
     assert sum(map(len, cores)) == len(set().union(*cores))
     two = replace(layer, cores=layer.cores[: 2 * len(layer.matrices)])
-    assert [two.of_step(step, 5).cores for step in range(5)] == [
-        layer.of_step(step, 5).cores for step in (0, 0, 0, 1, 1)
+    assert [two.step_record(step, 5).cores for step in range(5)] == [
+        layer.step_record(step, 5).cores for step in (0, 0, 0, 1, 1)
     ]
 
 

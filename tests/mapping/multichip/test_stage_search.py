@@ -49,14 +49,14 @@ def check(seed: int) -> bool:
     """Compares with all cuts. Returns whether some cut is possible."""
     problem, crossing = problem_of(seed)
     slowest = [max(problem.cost(*r) for r in ranges) for ranges in all_stages(problem)]
-    found = problem.slowest()
+    found = problem.minimise_slowest()
     assert (math.inf if found is None else found[1]) == min(slowest)
     if found is None:
         return False
     limit = found[1] * 1.2
     ways = zip(all_stages(problem), slowest, strict=True)
     sums = [sum(crossing[r] for r in ranges) for ranges, own in ways if own <= limit]
-    fewest = problem.fewest(lambda a, b: crossing[a, b], lambda _, __: 0.0, limit)
+    fewest = problem.minimise_traffic(lambda a, b: crossing[a, b], lambda _, __: 0.0, limit)
     assert fewest is not None
     assert fewest[1] == min(sums)
     return True
@@ -114,7 +114,7 @@ def test_stages_of_attention_and_branches(tmp_path: Path):
 def test_each_range_is_looked_at_once(monkeypatch: pytest.MonkeyPatch):
     """The programme asks often, and with two aims; what it asked is kept. The chosen stages may be mapped once more."""
     asked = Counter[tuple[int, int]]()
-    part = ChipPipeline.part
+    part = ChipPipeline.stage_graph
 
     def counted(self: ChipPipeline, first: int, last: int) -> Graph:
         asked[first, last] += 1
@@ -134,6 +134,6 @@ def test_a_wrong_bound_is_found():
     for seed in range(60):
         problem, _ = problem_of(seed)
         least = min(max(problem.cost(*r) for r in ranges) for ranges in all_stages(problem))
-        found = replace(problem, least=lambda a, b: 1e3 * (b - a)).slowest()
+        found = replace(problem, least=lambda a, b: 1e3 * (b - a)).minimise_slowest()
         missed += (math.inf if found is None else found[1]) != least
     assert missed

@@ -128,7 +128,7 @@ def test_homes_are_the_cores_that_have_sums(compiled: Passes):
         for part in compiled.spatial.tensors[key].parts:
             homes[part.region.cols].add(core_of[part.tile.name])
         ins, outputs = (part for group in layer.grid.ins for part in group), filters[key].weights.shape[2]
-        cut = TokenCut.of(TokenLayerShape(outputs, tuple(ins), compiled.arch), layer.grid.ins, layer.grid.outs)
+        cut = TokenCut.from_ranges(TokenLayerShape(outputs, tuple(ins), compiled.arch), layer.grid.ins, layer.grid.outs)
         assert {len(cores) for cores in homes.values()} == {cut.homes}, key
 
 
@@ -139,10 +139,12 @@ def test_the_matrices_of_a_copy_are_spread_evenly(compiled: Passes, stages: Toke
     used, largest = Counter[int](), 0
     for layer in (layer for chain in stages.chains for layer in chain.layers):
         grid = found.layers[layer.key].grid
-        xbars = TokenCut.of(layer.shape, grid.ins, grid.outs).xbars
+        xbars = TokenCut.from_ranges(layer.shape, grid.ins, grid.outs).xbars
         used.update(dict(zip(found.layers[layer.key].cores, xbars, strict=False)))  # the first copy
         largest = max(largest, *xbars)
-    assert used.total() == sum(sum(TokenCut.of(s, (s.parts,), ((0, s.outputs),)).xbars) for s in shapes(stages))
+    assert used.total() == sum(
+        sum(TokenCut.from_ranges(s, (s.parts,), ((0, s.outputs),)).xbars) for s in shapes(stages)
+    )
     assert max(used.values()) - min(used.values()) <= largest
 
 
@@ -250,10 +252,10 @@ def test_cores_that_share_a_layer_put_its_input_together_in_turns():
             region = part.region
             assert region.cols is not None
             s = next(s for s, cols in enumerate(layer.grid.cols) if region.cols[0] < cols[1])
-            assert core_of[part.tile.name] == layer.taker(s, region.channels), part.tile.name
+            assert core_of[part.tile.name] == layer.receiving_core(s, region.channels), part.tile.name
         for group in layer.grid.ins:
             each = min(len(group), len(layer.grid.outs))
-            assert len({layer.taker(0, channels) for channels in group}) == each
+            assert len({layer.receiving_core(0, channels) for channels in group}) == each
             shared += each > 1
     assert shared
 
@@ -321,7 +323,7 @@ def test_an_attention_is_on_the_cores_that_work_least(compiled: Passes, stages: 
     together = 13
     for found in spreads(stages, compiled.arch, (3, together)):
         for i, (product,) in enumerate(stages.products):
-            helping = set(found.helping(i + 1, product).cores)
+            helping = set(found.choose_attention_cores(i + 1, product).cores)
             works_ns = [*found.works_ns[i + 1] * 3, 0.0]
             assert len(works_ns) == CHIP["cores"] == 3 * together + 1
             others = set(range(len(works_ns))) - helping

@@ -112,9 +112,9 @@ def test_groups_end_at_breaks_or_count_what_lies_within():
     assert ((0, 2), (2, 4), (4, 6)) in cuts
     assert all([*cut] == [*pairwise([0, *(last for _, last in cut)])] and cut[-1][1] == 6 for cut in cuts)
     layer_ns = {key: 1000.0 * (i + 1) for i, keys in enumerate(stages.breaks.values()) for key in keys}
-    assert stages.between_ns((0, 6), layer_ns) == 3000
-    assert stages.between_ns((2, 6), layer_ns) == 2000
-    assert stages.between_ns((2, 4), layer_ns) == 0
+    assert stages.other_layers_ns((0, 6), layer_ns) == 3000
+    assert stages.other_layers_ns((2, 6), layer_ns) == 2000
+    assert stages.other_layers_ns((2, 4), layer_ns) == 0
 
 
 def test_a_group_is_occupied_while_a_sample_is_in_other_layers():

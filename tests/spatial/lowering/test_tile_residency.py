@@ -38,10 +38,10 @@ def test_a_copy_is_found_once_it_is_made():
     residency.add(making(*(cell.tile for cell in cells)), 1)
     place = "x", 0, 0, 2
     assert residency.find(place, cells, (1, 3), exact=False) is None
-    wide = residency.copied(place, LineCell((0, 4), tile("copy")))
+    wide = residency.record_copy(place, LineCell((0, 4), tile("copy")))
     assert residency.find(place, cells, (1, 3), exact=False) is wide
     assert residency.find(place, cells, (1, 3), exact=True) is None
-    exact = residency.copied(place, LineCell((1, 3), tile("exact")))
+    exact = residency.record_copy(place, LineCell((1, 3), tile("exact")))
     assert residency.find(place, cells, (1, 3), exact=True) is exact
     assert residency.find(place, cells, (1, 3), exact=False) is wide, "the first that holds them, as before"
 
@@ -50,7 +50,7 @@ def test_cells_of_the_line_come_before_copies():
     residency, cells = TileResidency(), [LineCell((0, 4), tile("left")), LineCell((4, 8), tile("right"))]
     residency.add(making(cells[0].tile), 1)
     residency.add(making(cells[1].tile), 2)
-    residency.copied(("x", 0, 0, 1), LineCell((0, 8), tile("copy")))
+    residency.record_copy(("x", 0, 0, 1), LineCell((0, 8), tile("copy")))
     assert residency.find(("x", 0, 0, 1), cells, (2, 3), exact=False) is cells[0]
     assert residency.find(("x", 0, 0, 2), cells, (5, 8), exact=False) is cells[1]
     assert residency.find(("x", 0, 0, 2), cells, (5, 8), exact=True) is None

@@ -49,7 +49,7 @@ def partition(*made: Compute, cores: Sequence[int] = (1, 2, 0)) -> Partition:
 def times_of(found: Partition, begins_ns: Sequence[float]) -> AlapSchedule:
     """Times at which computes begin; each takes 1 ns, and messages nothing."""
     plain = [replace(each, matrices=()) for each in found.graph.computes]
-    times = AlapSchedule.of(replace(found, graph=graph(*plain)), 0.0, chip())
+    times = AlapSchedule.from_partition(replace(found, graph=graph(*plain)), 0.0, chip())
     at_ns, took_ns = np.zeros(len(times.at_ns)), np.zeros(len(times.at_ns))
     at_ns[: len(begins_ns)], took_ns[: len(begins_ns)] = begins_ns, 1.0
     return replace(times, at_ns=at_ns, end_ns=at_ns + took_ns)

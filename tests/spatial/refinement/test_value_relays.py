@@ -252,7 +252,7 @@ def core_of(partition: Partition, node: str) -> int:
 
 def test_what_is_read_early_elsewhere_moves_there(far_back: Passes):
     before = far_back.partition
-    times = AlapSchedule.of(before, line_flow(far_back.decision).patience_ns, far_back.arch)
+    times = AlapSchedule.from_partition(before, line_flow(far_back.decision).patience_ns, far_back.arch)
     after = move_computes(before, move_to_first_readers(before, times))
     tanh, cores = made_early(before), list(before.cores)
     cores[tanh] = core_of(before, "dense1")
@@ -351,8 +351,8 @@ def test_chains(skipped: Passes):
 
 
 def test_the_latest_times_keep_the_end_and_the_order(skipped: Passes):
-    times = AlapSchedule.of(skipped.partition, line_flow(skipped.decision).patience_ns, skipped.arch)
-    assert all(each.made_ns <= each.read_ns for each in times.kept())
+    times = AlapSchedule.from_partition(skipped.partition, line_flow(skipped.decision).patience_ns, skipped.arch)
+    assert all(each.made_ns <= each.read_ns for each in times.waiting_tiles())
     first, users = times.work.first_user, times.work.users
     for i in range(len(times.at_ns)):
         assert all(times.end_ns[i] <= times.at_ns[j] + 1e-6 for j in users[first[i] : first[i + 1]])

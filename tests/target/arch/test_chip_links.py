@@ -84,8 +84,8 @@ def _flows(out: Path) -> Any:
 def test_a_link_that_is_used_too_much_gives_no_time(out: Path, capsys: pytest.CaptureFixture[str]):
     report = raptor.simulate(out)
     used = SimulationReport("p", "e", "latency", latency_ns=100.0, links=(LinkUse((0, 1), 18, 0.9),))
-    assert used.crowded
-    assert not report.crowded
+    assert used.crowded_links
+    assert not report.crowded_links
     show(used, LiteralConsole())
     text = capsys.readouterr().out
     assert "at least 100 ns" in text

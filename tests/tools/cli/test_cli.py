@@ -269,14 +269,14 @@ def test_stop_after_the_last_pass_shows_the_streams(shell: Shell, model: str):
 def test_dump_ir(shell: Shell, model: str):
     shell.ok("compile", model, *CHIP, "--dump-ir", "ir")
     written = sorted(p.name for p in (shell.folder / "ir").iterdir())
-    assert written == [f"{i:02d}-{name}.txt" for i, name in enumerate(PASS_OPTION.names)]
+    assert written == [f"{i:02d}-{name}.txt" for i, name in enumerate(PASS_OPTION.choices)]
     (partition,) = (shell.folder / "ir").glob("*-partition.txt")
     assert partition.read_text().startswith("spat.graph")
 
 
 def test_dump_ir_stops_where_asked(shell: Shell, model: str):
     shell.ok("compile", model, *CHIP, "--dump-ir", "ir", "--stop-after", "map")
-    assert len(list((shell.folder / "ir").iterdir())) == PASS_OPTION.names.index("map") + 1
+    assert len(list((shell.folder / "ir").iterdir())) == PASS_OPTION.choices.index("map") + 1
     assert not (shell.folder / "out").exists()
 
 

@@ -47,7 +47,7 @@ def _bash(command: str, home: Path, *args: str) -> str:
         ("raptor compile m.onnx --format p", {"pim"}),
         ("raptor compile m.onnx --optimize th", {"throughput"}),
         ("raptor compile m.onnx --isa b", {"base"}),
-        ("raptor compile m.onnx --stop-after p", {p for p in PASS_OPTION.names if p.startswith("p")}),
+        ("raptor compile m.onnx --stop-after p", {p for p in PASS_OPTION.choices if p.startswith("p")}),
         ("raptor quantize m.onnx --scheme p", {"pow2"}),
         ("raptor models resnet", {"resnet18", "resnet34", "resnet50"}),
         ("raptor arch show isaa", {"isaac"}),
@@ -59,4 +59,4 @@ def test_bash_is_offered(script: Path, line: str, offered: set[str]) -> None:
 
 
 def test_names_of_strategies_are_those_that_compile_knows() -> None:
-    assert set(STRATEGY.names) == set(STRATEGIES)
+    assert set(STRATEGY.choices) == set(STRATEGIES)

@@ -106,7 +106,7 @@ def test_a_server_that_is_stopped_in_the_middle(place: Path, tmp_path: Path):
         assert len(stops) == 2
         assert file_access.model_to_json(result_tables.make_study_report(study, read_outcomes(study))) == wanted
         store = StudyDatabase(found.url)
-        with store.driving(study.name), pytest.raises(UserError, match="is being run by another raptor"):
+        with store.lock_study(study.name), pytest.raises(UserError, match="is being run by another raptor"):
             run_study(study)
         store.close()
 

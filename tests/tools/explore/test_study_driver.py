@@ -70,7 +70,7 @@ def test_one_worker_and_a_stop_make_no_difference(sampler: str, tmp_path: Path):
     study = small(tmp_path / "b", settings)
 
     def stop(progress: StudyProgress) -> None:
-        if progress.evaluated == 5 or (len(progress.outcomes) == 12 and progress.before < 12):
+        if progress.evaluated == 5 or (len(progress.outcomes) == 12 and progress.earlier_trials < 12):
             raise KeyboardInterrupt
 
     stopped = 0
@@ -101,8 +101,8 @@ def test_results_are_used_again(whole: Study, tmp_path: Path):
         run_study(other)
     renamed = other.file.study.model_copy(update={"name": "second"})
     run_study(replace(other, file=other.file.model_copy(update={"study": renamed})), seen.append)
-    assert seen[-1].known > 0
-    assert seen[-1].known + seen[-1].evaluated == 16
+    assert seen[-1].reused_results > 0
+    assert seen[-1].reused_results + seen[-1].evaluated == 16
 
 
 @pytest.mark.usefixtures("here")
@@ -125,7 +125,7 @@ def test_a_fixed_mapping(tmp_path: Path):
 
 def test_two_drivers(whole: Study):
     store = StudyDatabase(whole.storage)
-    with store.driving(whole.name), pytest.raises(UserError, match="is being run by another raptor"):
+    with store.lock_study(whole.name), pytest.raises(UserError, match="is being run by another raptor"):
         run_study(whole)
     store.close()
     run_study(whole)

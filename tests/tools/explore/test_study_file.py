@@ -33,10 +33,10 @@ def test_a_study(tmp_path: Path):
 def test_ranges(tmp_path: Path):
     space = "\ncores = {min = 2, max = 9, step = 3}\nknobs.share = {min = 0.2, max = 1.0, step = 0.2}\n"
     cores, share = small(tmp_path, space=space).space
-    assert list(cores.grid) == [2, 5, 8]
-    assert list(share.grid) == [0.2, 0.4, 0.6, 0.8, 1.0]
-    assert cores.is_whole
-    assert not share.is_whole
+    assert list(cores.grid_values) == [2, 5, 8]
+    assert list(share.grid_values) == [0.2, 0.4, 0.6, 0.8, 1.0]
+    assert cores.is_integer
+    assert not share.is_integer
 
 
 @pytest.mark.parametrize("name", ["a b", "v1.2", "größe (2)", "x" * 100, "7-8_9+"])
@@ -147,7 +147,7 @@ def test_files_that_cannot_be_read(tmp_path: Path):
 def test_limits(name: str, text: str, limit: MetricLimit):
     assert parse_limit(name, text) == limit
     assert limit.excess(limit.bound) == 0
-    assert (limit.excess(2 * limit.bound) > 0) == limit.is_most
+    assert (limit.excess(2 * limit.bound) > 0) == limit.is_upper
 
 
 def test_the_template_is_a_study(tmp_path: Path):

@@ -32,7 +32,7 @@ def test_columns_hold_every_field_of_all_streams(cores: int):
     found = make_instruction_table(streams)
     together = np.concatenate([np.zeros(0, RECORD), *streams])
     for name in RECORD.names or ():
-        column = found.flags() if name == "flags" else getattr(found, name)
+        column = found.flag_column() if name == "flags" else getattr(found, name)
         assert column.tolist() == together[name].tolist()
     assert found.core.tolist() == [core for core in range(cores) for _ in range(3)]
 
@@ -45,16 +45,16 @@ def test_an_instruction_is_found_at_its_place_among_cores_without_any():
         stream(op("sldi", rd=255, imm=4)),
     ]
     found = make_instruction_table(streams)
-    assert [found.place(i)[:2] for i in range(3)] == [(1, 0), (1, 1), (3, 0)]
-    assert found.place(2)[2] == "sldi rd=255 imm=4"
+    assert [found.locate_instruction(i)[:2] for i in range(3)] == [(1, 0), (1, 1), (3, 0)]
+    assert found.locate_instruction(2)[2] == "sldi rd=255 imm=4"
 
 
 def test_a_table_of_opcodes_is_looked_up_for_each_instruction():
     found = make_instruction_table(random_streams(5, 100))
     table = np.arange(256, dtype=np.int16)[::-1]
-    assert found.of_opcodes(table).tolist() == table[found.opcode].tolist()
+    assert found.look_up_opcodes(table).tolist() == table[found.opcode].tolist()
     wanted = [OPCODE["send"], OPCODE["recv"]]
-    assert found.where("send", "recv").tolist() == np.flatnonzero(np.isin(found.opcode, wanted)).tolist()
+    assert found.find_named("send", "recv").tolist() == np.flatnonzero(np.isin(found.opcode, wanted)).tolist()
 
 
 def test_columns_take_hardly_more_memory_than_the_streams():
@@ -65,4 +65,4 @@ def test_columns_take_hardly_more_memory_than_the_streams():
 
 def test_a_lookup_by_opcode_takes_hardly_more_memory_than_its_result():
     found = make_instruction_table(random_streams(64, 2000))
-    assert peak_bytes(lambda: found.of_opcodes(opcode_mask("send", "recv"))) < 1.5 * len(found)
+    assert peak_bytes(lambda: found.look_up_opcodes(opcode_mask("send", "recv"))) < 1.5 * len(found)

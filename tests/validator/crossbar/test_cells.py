@@ -88,8 +88,8 @@ def test_compensation_takes_drift_back():
     for kind in ("none", "chip", "layer", "column"):
         made = setup(seconds=1e6, cells=cells, compensation=kind, encoding="offset")
         array = program_chip([matrix], [GroupUse(0, 0, 8, 8, "layer")], made).arrays[0]
-        assert array.held is not None
-        found[kind] = array.held.sum(axis=1) * array.factor / array.planes.factor
+        assert array.held_levels is not None
+        found[kind] = array.held_levels.sum(axis=1) * array.factor / array.planes.factor
         if kind == "column":
             fresh, now = array.read_outs or (0, 0)
     assert found["none"].sum() / fresh.sum() < 0.7

@@ -40,11 +40,13 @@ def test_products(vector: dict[str, Any]):
     )
     case = Case(np.array(VECTORS["matrix"]), np.array([VECTORS["x"]]), 8, 8, setup)
     made = chip(case, vector["largest"])
-    wanted = np.clip(np.rint(vector["products"]), *made.arrays[0].bounds(case.x[0]))
+    wanted = np.clip(np.rint(vector["products"]), *made.arrays[0].product_bounds(case.x[0]))
     assert products(case, made).tolist() == [wanted.tolist()]
     assert defined(case, made).tolist() == [wanted.tolist()]
     other = chip(case, vector["largest"] + 1)
-    is_cut = np.array_equal(wanted, made.arrays[0].bounds(case.x[0])[0])  # then coarser converters change nothing
+    is_cut = np.array_equal(
+        wanted, made.arrays[0].product_bounds(case.x[0])[0]
+    )  # then coarser converters change nothing
     assert products(case, other).tolist() != [wanted.tolist()] or vector["largest"] == 255 or is_cut
     assert (np.rint(vector["products"]) < 0).all() or not is_cut
 

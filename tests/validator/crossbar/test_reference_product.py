@@ -107,7 +107,7 @@ def test_results_saturate_at_the_range_of_exact_products():
     case = random_case(0, kind="noisy", cells=CELLS.model_copy(update={"stuck_on": 1.0, "stuck_off": 0.0}))
     found = products(case)
     for x, y in zip(case.x, found, strict=True):
-        low, high = case.chip.arrays[0].bounds(x)
+        low, high = case.chip.arrays[0].product_bounds(x)
         assert ((low <= y) & (y <= high)).all()
     ends = np.array([case.x.min(), case.x.max(), 0])
     assert (np.abs(found) <= np.abs(case.matrix).sum(axis=0) * np.abs(ends).max()).all()

@@ -26,7 +26,7 @@ def test_float64_decides_on_integers(tmp_path: Path, got: tuple[int, int], passe
     pair = {"y": np.array([got], np.int32)}, {"y": (INPUT * FACTOR).astype(np.int32)}
     assert pair[1]["y"].tolist() == [[1, 1]]
     sides = HostedRuns(["y"], [0], lambda _: pair, lambda _: {"x": INPUT}, tmp_path / "model.onnx", {}, frozenset())
-    (found,), _ = sides.compared(
+    (found,), _ = sides.compare_all(
         ValidationSettings(1e-4, layers=False, engine="numba", schedule="block", max_steps=10**9)
     )
     assert found.passed is passed

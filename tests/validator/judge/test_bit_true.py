@@ -59,7 +59,7 @@ def imitated(model, program_model, monkeypatch, *, numbers="int", change=None, f
 
     def run(_program, inputs, **_options):
         known = other.run(inputs, force, keep=floats)
-        found = {n: codings[n][1](known.values.get(n, known.value(n))) for n in codings}
+        found = {n: codings[n][1](known.values.get(n, known.find_value(n))) for n in codings}
         found |= {n: change(n, a) for n, a in found.items()} if change else {}
         wanted = {n: found[n] for n in first.outputs}
         return SimpleNamespace(output_elements=wanted, probe_elements={n: found[n] for n in shown}, instructions=1)
@@ -119,7 +119,7 @@ PLANTED += [(what.format(step), f) for what, f in STEP_DEFECTS.values() for step
 
 def test_the_program_without_defects_passes(lenet, monkeypatch):
     tested = imitated(lenet, lenet, monkeypatch)
-    figures = tested.figures()
+    figures = tested.integer_figures()
     assert (figures.differing, figures.departing) == (0, figures.explained)
     assert figures.compared > 2 * 9000
     assert figures.by_onnxruntime == 2 * sum(codes.size for codes in first_codes(lenet))
@@ -134,7 +134,7 @@ def first_codes(model):
 @pytest.mark.parametrize(("constant", "function"), PLANTED, ids=range(len(PLANTED)))
 def test_planted_defects_are_caught(lenet, monkeypatch, constant, function):
     broken = changed(lenet, constant, function)
-    assert imitated(lenet, broken, monkeypatch).figures().differing
+    assert imitated(lenet, broken, monkeypatch).integer_figures().differing
 
 
 def test_the_scale_of_an_output_is_that_of_the_model():
@@ -162,7 +162,7 @@ def test_one_element_is_enough_and_is_named(lenet, monkeypatch):
     count = tested.counts[ComparedTensor("layer", name)]
     assert (count.differing, count.at, count.got - count.want) == (2, (0, 3, 4, 5), 1)
     assert count.node == "relu2_output_QuantizeLinear"
-    assert tested.figures().differing == 2
+    assert tested.integer_figures().differing == 2
 
 
 def softmax_model():
@@ -191,9 +191,9 @@ def nudged(target, amount):
 def test_a_section_of_floats_has_a_tolerance(monkeypatch):
     model, soft, _ = softmax_model()
     tested = imitated(model, model, monkeypatch, numbers="mixed", floats=[soft], change=nudged(soft, 1e-7))
-    assert (tested.figures().differing, tested.figures().floats_differing) == (0, 0)
+    assert (tested.integer_figures().differing, tested.integer_figures().floats_differing) == (0, 0)
     wrong = imitated(model, model, monkeypatch, numbers="mixed", floats=[soft], change=nudged(soft, 1e-2))
-    assert wrong.figures().floats_differing == 2
+    assert wrong.integer_figures().floats_differing == 2
 
 
 def test_a_code_of_a_section_may_not_differ_far_from_a_tie(monkeypatch):
@@ -228,10 +228,10 @@ def test_powers_of_two_explain_nothing(scale, explained):
     """Float32 rounds nothing with them, so even at a tie onnxruntime must round to the same integer."""
     g, y = of_scale(scale)
     definition = load_definition(g.model(y))
-    rounded = definition.rounded(y, definition.run(g.values).values)
-    exact, doubt = rounded.near()
+    rounded = definition.round_tensor(y, definition.run(g.values).values)
+    exact, doubt = rounded.exact_values()
     tie = np.abs(exact - np.floor(exact) - 0.5) <= doubt + 1e-9
-    assert rounded.certain != explained
+    assert rounded.is_certain != explained
     beside = np.where(exact > rounded.codes - rounded.zero, rounded.codes + 1, rounded.codes - 1)
     assert rounded.explains(beside, tie).any() == (explained and tie.any())
     assert tie.any() or explained
@@ -248,7 +248,7 @@ def test_powers_of_two_must_be_equal_end_to_end(scale, unexplained, monkeypatch)
         (codes,) = known.outputs.values()
         return [np.where(np.arange(codes.size).reshape(codes.shape) == 3, codes ^ 1, codes)]
 
-    tested.whole = SimpleNamespace(run=other), {}
+    tested.whole_model = SimpleNamespace(run=other), {}
     tested._from_end_to_end(g.values, known)
-    figures = tested.figures()
+    figures = tested.integer_figures()
     assert (figures.outputs_departing, figures.departing - figures.explained) == (1, unexplained)

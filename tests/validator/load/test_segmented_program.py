@@ -192,4 +192,4 @@ def test_replacing_needs_force(out: Path):
     with pytest.raises(UserError, match=r"exists; choose another"):
         program.save(out)
     program.save(out, force=True)
-    assert load_segmented(out).listed.segments[1].nodes == ("r",)
+    assert load_segmented(out).segments.segments[1].nodes == ("r",)

@@ -266,7 +266,7 @@ def test_an_unstable_layer_of_softplus_is_not_judged_by_onnxruntime(tmp_path: Pa
 def test_other_recurrent_layers_have_no_steps(odd: Any) -> None:
     layer = recurrent("RNN", **odd)
     operands = {t.name: numpy_helper.to_array(t) for t in layer.graph.initializer} | {"x": random(3, 2, 4)}
-    assert RecurrentLayer.of(layer.graph.node[0], operands) is None
+    assert RecurrentLayer.from_node(layer.graph.node[0], operands) is None
 
 
 @pytest.mark.parametrize("taken", [True, False])

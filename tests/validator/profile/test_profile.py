@@ -175,7 +175,7 @@ def test_hops_are_those_of_the_table(found: Profile):
     between = [f for f in found.traffic if f.hops is not None]
     assert between
     assert [f.flit_ns for f in between] == [2 * (1 + (f.hops or 0)) for f in between]
-    assert Mesh(3, 4, known=True).hops(1, 10) == 3
+    assert Mesh(3, 4, is_known=True).hops(1, 10) == 3
 
 
 def foreign(out: Path, folder: Path) -> Path:
@@ -190,7 +190,7 @@ def test_streams_and_config_are_enough(out: Path, found: Profile, tmp_path: Path
     bare = profile(foreign(out, tmp_path / "bare"))
     assert "no architecture" in bare.untimed
     assert bare.estimate is bare.timeline is bare.local_memory is bare.crossbars is None
-    assert bare.parts_are == "instruction"
+    assert bare.part_kind == "instruction"
     assert {p.name: p.instructions[p.name] for p in bare.parts} == sum(
         (Counter(c.instructions) for c in found.cores), Counter()
     )

@@ -77,7 +77,7 @@ def test_the_simulator_keeps_the_pairs_that_talk() -> None:
     network = simulated_chip.look_up_flit_costs(
         simulated_chip.SimulatedChip(arch, MeshTable(arch), "bench", ()), cores, pairs
     )
-    kept = (network.first, network.to, network.latency_ns, network.energy_pj, network.missing)
+    kept = (network.first, network.destination, network.latency_ns, network.energy_pj, network.is_missing)
     assert sum(array.nbytes for array in kept) < 20_000
     for source, to in pairs.tolist():
         ends = [-10 if end == 2000 else int(cores[end]) for end in (source, to)]
@@ -93,4 +93,4 @@ def test_a_pair_that_the_table_lacks(tmp_path: Path) -> None:
     network = simulated_chip.look_up_flit_costs(target, np.arange(2), np.array([[0, 1], [1, 0]]))
     assert (network.flit_ns(0, 1), network.flit_ns(1, 0)) == (3.0, None)
     assert network.latency_ns.tolist() == [3.0, 0.0]
-    assert network.missing.tolist() == [False, True]
+    assert network.is_missing.tolist() == [False, True]

@@ -99,7 +99,7 @@ def test_qgemm(kind: str, transposed: int, is_float: bool):
     if is_float:
         proto.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
     graph = compare(proto, off=0.2 if is_float else 0.002).graph
-    assert graph.numbers == "int"
+    assert graph.arithmetic == "int"
 
 
 def test_zero_points_of_another_type():

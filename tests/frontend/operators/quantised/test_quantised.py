@@ -38,7 +38,7 @@ def test_small_cnn(form: str, activations: str, per_channel: bool, tmp_path: Pat
     narrow = activations == "QUInt8"
     more = {"per_channel": per_channel, "reduce_range": narrow}
     graph = compare(quantise(small_cnn(), tmp_path, form=form, activations=activations, **more)).graph
-    assert graph.numbers == "int"
+    assert graph.arithmetic == "int"
     operators = [n.operator for n in graph.nodes]
     assert sum(isinstance(o, Filter) for o in operators) == sum(isinstance(o, Requantise) for o in operators) == 3
     assert {o.weight_bits for o in operators if isinstance(o, Filter)} == {8}
@@ -129,7 +129,7 @@ def test_integers_between_quantisers(case: str, kind: str):
     model = INTEGER_CASES[case]
     if kind == "QUInt8":
         model = with_kind(model, kind)
-    assert compare(model).graph.numbers == "int"
+    assert compare(model).graph.arithmetic == "int"
 
 
 def with_kind(model: ModelProto, kind: str) -> ModelProto:
@@ -163,7 +163,7 @@ FLOAT_SECTIONS = {
 @pytest.mark.parametrize("case", FLOAT_SECTIONS)
 def test_sections_of_floats(case: str):
     graph = compare(FLOAT_SECTIONS[case]).graph
-    assert graph.numbers == "mixed"
+    assert graph.arithmetic == "mixed"
     (operator,) = (n.name for n in FLOAT_SECTIONS[case].graph.node if n.output[0] == "r")
     assert operator in graph.float_nodes
 
@@ -173,7 +173,7 @@ def test_weights_alone_are_floats():
     constants = {"w": np.arange(-12, 12, dtype=np.int8).reshape(6, 4, 1, 1), "s": np.float32(0.01)}
     model = make_model([node("DequantizeLinear", "w s", "d"), node("Conv", "x d", "y")], {"x": ONE}, ["y"], constants)
     graph = compare(model).graph
-    assert (graph.numbers, graph.float_nodes) == ("float", ())
+    assert (graph.arithmetic, graph.float_nodes) == ("float", ())
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ LAYERS = {
 @pytest.mark.parametrize("case", LAYERS)
 def test_layers(case: str):
     graph = compare(LAYERS[case], off=0.01).graph
-    assert graph.numbers == "int"
+    assert graph.arithmetic == "int"
 
 
 def test_bits_of_weights():

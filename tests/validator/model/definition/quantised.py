@@ -69,7 +69,7 @@ def defined(model, values):
     known = definition.run(values)
     witness = load_nodewise_session(definition, known, Path("small.onnx"))
     found = find_differences(definition, known, witness.run(values, known.values))
-    outputs = [v.floats() if isinstance(v, ExactReal) and v.kind == "plain" else v for v in known.outputs.values()]
+    outputs = [v.to_floats() if isinstance(v, ExactReal) and v.kind == "plain" else v for v in known.outputs.values()]
     return definition, outputs, found
 
 

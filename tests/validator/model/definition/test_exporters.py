@@ -66,7 +66,7 @@ def test_every_difference_is_explained(name, scheme, tmp_path):
     assert len(found) > 5
     if name != "bert_tiny":
         # Only the softmax at the end is no integer function.
-        assert len(definition.by_floats) <= 1
+        assert len(definition.rounded_from_floats) <= 1
 
 
 def test_float_sections_and_tables_of_a_transformer(tmp_path):
@@ -75,7 +75,7 @@ def test_float_sections_and_tables_of_a_transformer(tmp_path):
     kinds = {
         definition.graph.producer(model_node.input[0]).proto.op_type
         for model_node in model.graph.node
-        if model_node.op_type == "QuantizeLinear" and model_node.output[0] in definition.by_floats
+        if model_node.op_type == "QuantizeLinear" and model_node.output[0] in definition.rounded_from_floats
     }
     assert kinds >= {"LayerNormalization", "Softmax"}
     assert {definition.graph.producer(name).proto.op_type for name in definition.tables} >= {"Erf"}
@@ -89,7 +89,7 @@ def test_functions_are_tables(kind):
     y = g.op("Mul", [x, g.op("Sigmoid", [x])]) if kind == "swish" else g.op(kind, [x])
     definition, _, found = defined(g.model(g.quantized(y, F32(0.01), np.int8(-3))), g.values)
     assert len(definition.tables) == 1
-    assert not definition.by_floats
+    assert not definition.rounded_from_floats
     assert [d for d in found if d.unexplained] == []
 
 
@@ -114,7 +114,7 @@ def test_softmax_of_onnxruntime(dtype, scale):
     powers = np.exp((codes.astype(float) - int(zero)) * 0.08)
     want = powers / powers.sum(axis=-1, keepdims=True) / scale + int(out)
     assert np.abs(got - np.clip(want, 0 if out == 0 else -128, 255 if out == 0 else 127)).max() < 0.501
-    assert definition.by_floats == {y}
+    assert definition.rounded_from_floats == {y}
     assert [d for d in found if d.unexplained] == []
 
 
@@ -127,7 +127,7 @@ def test_dynamic_quantisation_is_a_float_section_before_exact_sums():
     y = g.op("MatMulInteger", ["codes", g.constant(w), "zero"])
     definition, (got,), found = defined(g.model(y), g.values)
     codes = definition.run(g.values).codes["codes"].astype(np.int64)
-    assert definition.by_floats == {"codes"}
+    assert definition.rounded_from_floats == {"codes"}
     low, high = min(0.0, float(g.values[x].min())), max(0.0, float(g.values[x].max()))
     zero = round(-low / ((high - low) / 255))
     np.testing.assert_array_equal(got, (codes - zero) @ w)

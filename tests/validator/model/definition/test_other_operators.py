@@ -41,7 +41,7 @@ def test_moves(name, same):
     real = MOVES[name](g, g.dequantized(g.given(g.codes("uint8", (2, 4, 5, 6))), *X))
     y = g.quantized(real, *X) if same else g.quantized(real, F32(0.077), np.uint8(30))
     definition, _, found = defined(g.model(y), g.values)
-    assert not definition.inexact
+    assert not definition.inexact_tensors
     assert [d for d in found if (d.count if same else d.unexplained)] == []
 
 
@@ -53,7 +53,7 @@ def test_interpolation(mode):
     scales = g.constant(np.array([1, 1, 2, 4], F32))
     real = g.op("Resize", [x, "", scales], mode="linear", coordinate_transformation_mode=mode)
     definition, _, found = defined(g.model(g.quantized(real, F32(0.041), np.uint8(77))), g.values)
-    assert bool(definition.by_floats) == (mode == "align_corners")
+    assert bool(definition.rounded_from_floats) == (mode == "align_corners")
     assert [d for d in found if d.unexplained] == []
 
 
@@ -71,7 +71,7 @@ def test_transposed_convolution(seed):
     ]
     real = g.op("ConvTranspose", [x, w, b], group=group, **given[seed % 3])
     definition, _, found = defined(g.model(g.quantized(real, F32(0.3), np.uint8(100))), g.values)
-    assert not definition.inexact
+    assert not definition.inexact_tensors
     assert [d for d in found if d.unexplained] == []
     assert sum(d.total for d in found) > 100
 
@@ -89,7 +89,7 @@ def test_narrow_weights(kind, form):
     w = g.dequantized(g.constant(weights), g.scale(shape=shape), zeros, **given)
     x = g.dequantized(g.given(g.codes("uint8", (3, 8))), *X)
     definition, _, found = defined(g.model(g.quantized(g.op("MatMul", [x, w]), F32(0.05), np.uint8(120))), g.values)
-    assert not definition.by_floats
+    assert not definition.rounded_from_floats
     assert [d for d in found if d.unexplained] == []
 
 
@@ -113,7 +113,7 @@ def test_a_shared_dequantisation_and_a_weight_that_the_model_quantises():
     y = g.quantized(g.op("Relu", [g.op("Conv", [x, w])]), F32(0.08), np.uint8(0))
     z = g.op("Add", [g.dequantized(y, F32(0.08), np.uint8(0)), x])
     definition, _, found = defined(g.model(g.quantized(z, F32(0.1), np.uint8(60)), y), g.values)
-    assert not definition.inexact
+    assert not definition.inexact_tensors
     assert [d.tensor for d in found] == [y, f"t{len(g.nodes) - 1}"]
     assert [d for d in found if d.unexplained] == []
 
