@@ -69,7 +69,7 @@ def main() -> None:
         path.write_text(STUDY.format(trials=given.trials, sampler=given.sampler))
         study = read_study(path)
         times: list[float] = []
-        driver.run_study(
+        study_driver.run_study(
             study, lambda p: times.append(time.perf_counter()) if len(p.outcomes) == p.total_trials - 160 else None
         )
         per_trial_ms = 1000 * (time.perf_counter() - times[0]) / 160

@@ -47,20 +47,20 @@ def test_translations_compute_what_qonnx_computes():
 
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_a_threshold_beside_the_right_one_is_found(monkeypatch: pytest.MonkeyPatch, shift: int):
-    right = chains.ThresholdConditions.convert_to_sums
+    right = absorb_chains.ThresholdConditions.convert_to_sums
 
     def wrong(self: Any, low: Any, high: Any) -> Any:
         signs, thresholds = right(self, low, high)
         return signs, thresholds + shift
 
-    monkeypatch.setattr(absorb_chains.ThresholdConditions, "of_sums", wrong)
+    monkeypatch.setattr(absorb_chains.ThresholdConditions, "convert_to_sums", wrong)
     assert any(not is_equal(case) for case in range(CASES))
 
 
 def test_a_flipped_channel_without_its_sign_is_found(monkeypatch: pytest.MonkeyPatch):
-    right = chains.ThresholdConditions.convert_to_sums
+    right = absorb_chains.ThresholdConditions.convert_to_sums
     monkeypatch.setattr(
-        absorb_chains.ThresholdConditions, "of_sums", lambda *a: (np.ones_like((found := right(*a))[0]), found[1])
+        absorb_chains.ThresholdConditions, "convert_to_sums", lambda *a: (np.ones_like((found := right(*a))[0]), found[1])
     )
     assert any(not is_equal(case) for case in range(CASES))
 
