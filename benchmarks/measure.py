@@ -17,11 +17,11 @@ _COMPILE = """
 import json, sys
 from pathlib import Path
 import raptor
-from raptor.common import collector
-from raptor.common.process.forked_task import Beside
+from raptor.common.process import gc_policy
+from raptor.common.process.forked_task import BackgroundChecks
 from raptor.compiler.pass_driver import Driver
 model, out, stages, streams, weights, options = sys.argv[1:]
-with collector.seldom(), Beside() as beside:
+with gc_policy.defer_gc(), BackgroundChecks() as beside:
     driver = Driver(beside=beside)
     program = raptor.compile(model, driver=driver, **json.loads(options))
     driver.timed("write", program.save, out, stream_format=streams, weight_format=weights, force=True)

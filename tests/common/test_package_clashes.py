@@ -86,13 +86,14 @@ def test_the_python_api_says_it(imported: str, project: Path) -> None:
 
 def test_what_is_later_on_the_path_is_in_nobodys_way(project: Path) -> None:
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{project}"}
-    command = [sys.executable, "-c", "import raptor.common.package_clashes as p; p.require_own('models', 'validator')"]
+    code = "import raptor.common.package_clashes as p; p.require_own_packages('models', 'validator')"
+    command = [sys.executable, "-c", code]
     subprocess.run(command, cwd="/", env=environment, check=True)
 
 
 def test_a_package_that_is_missing(tmp_path: Path) -> None:
     made = "import sys; sys.modules['models'] = type(sys)('models'); "
-    script = f"{made}import raptor.common.package_clashes as p; p.require_own('models')"
+    script = f"{made}import raptor.common.package_clashes as p; p.require_own_packages('models')"
     ended = python(tmp_path, "-c", script)
     assert "install RAPTOR again" in ended.stderr
 

@@ -530,7 +530,7 @@ def test_an_interrupt_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("raptor.tools.cli.model_zoo.show", interrupt)
+    monkeypatch.setattr("raptor.tools.cli.model_zoo.show_models", interrupt)
     with pytest.raises(SystemExit) as stopped:
         app.main(["models"])
     assert stopped.value.code == 130
@@ -541,7 +541,7 @@ def test_an_interrupt_that_compiled_code_does_not_see(monkeypatch: pytest.Monkey
     def show(*_: object, **__: object) -> None:
         raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
 
-    monkeypatch.setattr("raptor.tools.cli.model_zoo.show", show)
+    monkeypatch.setattr("raptor.tools.cli.model_zoo.show_models", show)
     with pytest.raises(SystemExit) as stopped:
         app.main(["models"])
     assert stopped.value.code == 130
@@ -558,7 +558,7 @@ def test_an_interrupt_that_a_library_drops(monkeypatch: pytest.MonkeyPatch, caps
         time.sleep(5)
 
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    monkeypatch.setattr("raptor.tools.cli.model_zoo.show", show)
+    monkeypatch.setattr("raptor.tools.cli.model_zoo.show_models", show)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a process that a shell runs with &
     try:
         with pytest.raises(SystemExit) as stopped:

@@ -15,8 +15,8 @@ TOGETHER = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from raptor.common import decoding
-from raptor.target import typed_json
+from raptor.common.files import json_decoding
+from raptor.target import instruction_json
 
 TEXT = b'[{"op":"vvadd","rd":1,"rs1":2,"rs2":3,"len":4,"offset":{"offset_select":0,"offset_value":0}}]'
 sys.setswitchinterval(1e-6)
@@ -24,14 +24,14 @@ gate = Barrier(4)
 
 def read(k):
     gate.wait()
-    return bool(typed_json.decode_plain(TEXT) if k % 2 else typed_json.is_plain(TEXT[1:-1]))
+    return bool(instruction_json.decode_plain(TEXT) if k % 2 else instruction_json.is_plain(TEXT[1:-1]))
 
 with ThreadPoolExecutor(4) as pool:
     for _ in range(100):
         for forgetful in vars(typed_json).values():
             getattr(forgetful, "cache_clear", str)()
-        decoding._decoder.cache_clear()
-        typed_json._any_instruction(plain=True)  # threads are to learn one class, not one each
+        json_decoding._decoder.cache_clear()
+        instruction_json._any_instruction(plain=True)  # threads are to learn one class, not one each
         assert all(pool.map(read, range(4)))
 """
 

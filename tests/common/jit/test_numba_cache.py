@@ -59,7 +59,7 @@ def test_kernels_load_without_the_linear_algebra_of_scipy() -> None:
     pytest.importorskip("scipy")
     code = (
         "import sys, numba, numpy as np\n"
-        "from raptor.spatial import schedule_kernel\n"
+        "from raptor.spatial.scheduling import schedule_kernel\n"
         "assert 'scipy.linalg' not in sys.modules\n"
         "assert (numba.njit(lambda a: np.dot(a, a))(np.eye(2)) == np.eye(2)).all()\n"
         "assert 'scipy.linalg' in sys.modules\n"
@@ -141,14 +141,14 @@ def test_a_newer_kernel_never_finds_the_code_of_an_older_one(tmp_path: Path) -> 
 
 
 KERNEL = """
-from raptor.common.jit.decorators import helper, interpret, kernel
+from raptor.common.jit.decorators import helper, interpret_first, kernel
 
 @helper
 def twice(a):
     return 2 * a
 
 @kernel
-@interpret(us=lambda args: len(args[0][0]), until_us=10, by_element=True)
+@interpret_first(us=lambda args: len(args[0][0]), until_us=10, by_element=True)
 def answer(some, more):
     for i in range(len(some[0])):
         some[0][i] = twice(some[0][i]) + more

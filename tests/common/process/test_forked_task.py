@@ -115,9 +115,9 @@ def test_the_copy_of_a_killed_process_ends_and_keeps_nothing_locked(tmp_path: Pa
     program = (
         "import signal\n"
         "from pathlib import Path\n"
-        "from raptor.common.process.forked_task import Copy\n"
-        "from raptor.common.files.directory_lock import locked\n"
-        f"with locked(Path({str(folder)!r})), Copy(signal.pause) as copy:\n"
+        "from raptor.common.process.forked_task import ForkedTask\n"
+        "from raptor.common.files.directory_lock import lock_directory\n"
+        f"with lock_directory(Path({str(folder)!r})), ForkedTask(signal.pause) as copy:\n"
         "    print(copy.at[0], flush=True)\n"
         "    signal.pause()\n"
     )

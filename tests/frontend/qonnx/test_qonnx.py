@@ -60,7 +60,9 @@ def test_a_threshold_beside_the_right_one_is_found(monkeypatch: pytest.MonkeyPat
 def test_a_flipped_channel_without_its_sign_is_found(monkeypatch: pytest.MonkeyPatch):
     right = absorb_chains.ThresholdConditions.convert_to_sums
     monkeypatch.setattr(
-        absorb_chains.ThresholdConditions, "convert_to_sums", lambda *a: (np.ones_like((found := right(*a))[0]), found[1])
+        absorb_chains.ThresholdConditions,
+        "convert_to_sums",
+        lambda *a: (np.ones_like((found := right(*a))[0]), found[1]),
     )
     assert any(not is_equal(case) for case in range(CASES))
 

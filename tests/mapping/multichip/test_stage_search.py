@@ -120,7 +120,7 @@ def test_each_range_is_looked_at_once(monkeypatch: pytest.MonkeyPatch):
         asked[first, last] += 1
         return part(self, first, last)
 
-    monkeypatch.setattr(ChipPipeline, "part", counted)
+    monkeypatch.setattr(ChipPipeline, "stage_graph", counted)
     raptor.compile(chain(6, 16, 8), **DEAR | {"link": "5000:1"})
     assert len(asked) > 2
     again = [found for found, count in asked.items() if count > 1]

@@ -18,7 +18,7 @@ from raptor.target import arch as architectures
 from tests.validator.builder import Builder, address, op, stream
 from validator.checks import check
 from validator.program.pimsim_program import RawProgram
-from validator.simulate.builtin import estimate
+from validator.simulate.builtin import estimate_program
 
 folder = Path(sys.argv[1])
 assert Path(raptor.__file__).is_relative_to(folder)
@@ -47,7 +47,7 @@ assert rules("unfilled", unfilled) == {"extension-op", "local-unwritten"}
 def latency_ns(name):
     rows_of = (*zeros, *rows[:-1], op(name, rd=2, rs1=1, len=64))
     raw = RawProgram(1, ((),), (stream(*rows_of),), (True,), ("",), Path(), Path())
-    return estimate(raw, architectures.load("bench", cores=1), 0)[0]
+    return estimate_program(raw, architectures.load("bench", cores=1), 0)[0]
 
 
 assert latency_ns("vabs") == latency_ns("vsigm")

@@ -15,12 +15,12 @@ from pathlib import Path
 import models
 import raptor
 from raptor.codegen import Streams
-from raptor.mapping.paces import paced
+from raptor.mapping.paces import apply_pace
 from raptor.mapping.row_mapping import map_rows
 from raptor.pim import PimProgram
-from raptor.compiler.pipeline import run
+from raptor.compiler.pipeline import MappedGraph, complete, run_lowering
 from raptor.compiler.program_cost import simulate_objective
-from raptor.spatial.scheduling.order_selection import BALANCED
+from raptor.spatial.scheduling.order_selection import BALANCED_OBJECTIVE
 from raptor.target.arch import arch_json, load
 from tests.pipeline import passes
 
@@ -32,8 +32,9 @@ graph = passes(models.build("lenet5", seed=0), cores=40).graph
 
 
 def mapped(chip, pace):
-    decision = replace(map_rows(graph, paced(chip, pace)), pace=pace)
-    made = run(graph, decision, chip, aim=BALANCED)
+    decision = replace(map_rows(graph, apply_pace(chip, pace)), pace=pace)
+    completed = complete(MappedGraph(graph, decision), chip, aim=BALANCED_OBJECTIVE)
+    made = run_lowering(completed.mapped, chip, known=completed.known)
     return decision, simulate_objective("latency", made[PimProgram], made[Streams], chip).latency_ns
 
 

@@ -227,7 +227,9 @@ def test_workers_that_die_or_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_limit_of_memory():
-    code = "from raptor.tools.explore.evaluation.worker_process import limit; limit(2**29); bytearray(2**30)"
+    code = (
+        "from raptor.tools.explore.evaluation.worker_process import limit_memory; limit_memory(2**29); bytearray(2**30)"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.stderr.strip().endswith("MemoryError")
 
