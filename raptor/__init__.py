@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     )
     from raptor.compiler.analysis.inspection import inspect
     from raptor.integrations import jax as jax
-    from raptor.integrations import onnx_backend as onnx_backend
-    from raptor.integrations import onnxruntime_session as onnxruntime_session
+    from raptor.integrations import onnx_backend, onnxruntime_session
     from raptor.integrations import torch as torch
     from raptor.tools.quantise import Quantisation, quantize
     from raptor.tools.quantise.precision_search import search_policy
+
+    backend, session = onnx_backend, onnxruntime_session
 
 # onnxruntime would write below ~/.cache/Microsoft and report to its makers.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -68,10 +69,10 @@ _HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.api")
 
 
 _MODULES = {
+    "backend": "raptor.integrations.onnx_backend",
     "device": "raptor.device",
     "jax": "raptor.integrations.jax",
-    "onnx_backend": "raptor.integrations.onnx_backend",
-    "onnxruntime_session": "raptor.integrations.onnxruntime_session",
+    "session": "raptor.integrations.onnxruntime_session",
     "torch": "raptor.integrations.torch",
 }
 """Modules that are attributes of this package, loaded at the first use."""

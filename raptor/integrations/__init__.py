@@ -1,1 +1,1 @@
-"""What users of a framework call: PyTorch, JAX, the ONNX backend, a session like onnxruntime's."""
+"""Functions for users of a framework: PyTorch, JAX, the ONNX backend, a session like onnxruntime's."""

@@ -1,9 +1,9 @@
 """JAX: a function becomes a program through jax2onnx. RAPTOR does not install either.
 
-import raptor.integrations.jax
+import raptor
 
-program = raptor.integrations.jax.compile(function, (image,), xbar=128, cores=200)
-print(raptor.integrations.jax.compare(function, (image,), program))
+program = raptor.jax.compile(function, (image,), xbar=128, cores=200)
+print(raptor.jax.compare(function, (image,), program))
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def compile(function: Callable[..., Any], example_inputs: Any, **options: Unpack
 
 def export(function: Callable[..., Any], example_inputs: Any) -> "ModelProto":
     """Exports a function by `jax2onnx.to_onnx`. Returns the ONNX model. Arguments and errors as for `compile`."""
-    with require_packages("raptor.integrations.jax", *_PACKAGES):
+    with require_packages("raptor.jax", *_PACKAGES):
         jax2onnx: Any = import_module("jax2onnx")
     if not callable(function):
         raise arguments.argument_error("function", function, "a function of arrays")

@@ -1,9 +1,9 @@
 """PyTorch: a module becomes a program through `torch.onnx.export`. RAPTOR does not install PyTorch.
 
-import raptor.integrations.torch
+import raptor
 
-program = raptor.integrations.torch.compile(module, (image,), xbar=128, cores=200)
-print(raptor.integrations.torch.compare(module, (image,), program))
+program = raptor.torch.compile(module, (image,), xbar=128, cores=200)
+print(raptor.torch.compare(module, (image,), program))
 """
 
 from collections.abc import Generator, Sequence
@@ -46,7 +46,7 @@ def compile(module: Any, example_inputs: Any, **options: Unpack[CompileKeywords]
 
 def export(module: Any, example_inputs: Any) -> "ModelProto":
     """Exports a module by `torch.onnx.export(dynamo=True)`. Returns the ONNX model, with weights; see `compile`."""
-    with require_packages("raptor.integrations.torch", *_PACKAGES):
+    with require_packages("raptor.torch", *_PACKAGES):
         torch: Any = import_module("torch")
     if not isinstance(module, torch.nn.Module):
         raise arguments.argument_error("module", module, "a torch.nn.Module")

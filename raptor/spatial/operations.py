@@ -77,7 +77,7 @@ class Operation(msgspec.Struct, Generic[V], frozen=True, gc=False):
 
     @property
     def parameters(self) -> tuple[Hashable, ...]:
-        """All that the fields hold beside values, in hashable form. See `form`."""
+        """The content of the fields beside values, in hashable form. See `form`."""
         return self._fields.parameters_of(self)
 
     @property

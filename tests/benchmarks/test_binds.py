@@ -16,5 +16,5 @@ def test_a_bound_is_never_above_the_interval():
 def test_the_largest_bound_is_named():
     bounds = TimeBounds(average=1e6, busiest=2e6, port=3e6, products=5e5, core=7, node="conv", node_share=0.5, cores=9)
     row = binds.BoundRow("m", 8e6, 4e6, bounds, 65_536)
-    assert row.cells() == ("m", "8", "4", "1", "2", "3", "port, 75%", "66")
-    assert binds.format_line(row.cells()) == "| m | 8 | 4 | 1 | 2 | 3 | port, 75% | 66 |"
+    assert row.format_cells() == ("m", "8", "4", "1", "2", "3", "port, 75%", "66")
+    assert binds.format_line(row.format_cells()) == "| m | 8 | 4 | 1 | 2 | 3 | port, 75% | 66 |"

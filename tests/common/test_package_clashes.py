@@ -21,7 +21,7 @@ CALLS = (
     "program.simulate()",
     "program.explain()",
     "raptor.simulate('out')",
-    "from raptor import onnx_backend; import numpy; onnx_backend.prepare(model).run(numpy.ones((1, 4, 4, 4), 'f'))",
+    "import raptor, numpy; raptor.backend.prepare(model).run(numpy.ones((1, 4, 4, 4), 'f'))",
     "raptor.compile(model, optimize='latency')",
 )
 

@@ -24,7 +24,7 @@ IMAGE = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float
 
 @dataclass
 class Tensor:
-    """Tensor with as much as `raptor.integrations.torch` asks for."""
+    """Tensor with as much as `raptor.torch` asks for."""
 
     values: Any
 
@@ -91,26 +91,26 @@ def test_a_module_becomes_a_program(calls: Calls) -> None:
     frozen = Module()
     frozen.training = False
     module = Module(frozen)
-    program = raptor.integrations.torch.compile(module, Tensor(IMAGE), xbar=64, cores=8)
+    program = raptor.torch.compile(module, Tensor(IMAGE), xbar=64, cores=8)
     assert (module.training, frozen.training) == (True, False)
     (((image,), options),) = calls.made
     assert image.values is IMAGE
     assert options == {"dynamo": True, "external_data": False, "verbose": False}
     assert program.validate().passed
-    assert raptor.integrations.torch.compare(module, (Tensor(IMAGE),), program).passed
+    assert raptor.torch.compare(module, (Tensor(IMAGE),), program).passed
     renamed = onnx.ModelProto.FromString(onnx.load(CNN).SerializeToString().replace(b"scores", b"points"))
-    assert raptor.integrations.torch.compare(module, (Tensor(IMAGE),), raptor.compile(renamed, cores=8)).passed
+    assert raptor.torch.compare(module, (Tensor(IMAGE),), raptor.compile(renamed, cores=8)).passed
     assert module.training
 
 
 def test_compare_tells_who_is_wrong(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = raptor.integrations.torch.compile(Module(), Tensor(IMAGE), cores=8)
-    exporter = raptor.integrations.torch.compare(Module(off=1), Tensor(IMAGE), program)
+    program = raptor.torch.compile(Module(), Tensor(IMAGE), cores=8)
+    exporter = raptor.torch.compare(Module(off=1), Tensor(IMAGE), program)
     assert [exporter.export[0].passed, exporter.compiler[0].passed, exporter.passed] == [False, True, False]
     assert str(exporter).startswith("scores: export differs (")
     right = InferenceSession.run
     monkeypatch.setattr(InferenceSession, "run", lambda *args: [y + 1 for y in right(*args)])
-    compiler = raptor.integrations.torch.compare(Module(), Tensor(IMAGE), program)
+    compiler = raptor.torch.compare(Module(), Tensor(IMAGE), program)
     assert [compiler.export[0].passed, compiler.compiler[0].passed] == [True, False]
     assert ", compiler differs (" in str(compiler)
 
@@ -134,7 +134,7 @@ def test_compare_tells_who_is_wrong(calls: Calls, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("calls")
 def test_bad_arguments(call: Callable[[Any], Any], message: str) -> None:
     with pytest.raises(raptor.UserError, match=message):
-        call(raptor.integrations.torch)
+        call(raptor.torch)
 
 
 def test_what_torch_cannot_export(calls: Calls) -> None:
@@ -145,12 +145,12 @@ def test_what_torch_cannot_export(calls: Calls) -> None:
     with pytest.raises(
         raptor.UserError, match=r"^torch.onnx.export does not export it: ValueError: data decides a branch$"
     ):
-        raptor.integrations.torch.compile(Module(), Tensor(IMAGE))
+        raptor.torch.compile(Module(), Tensor(IMAGE))
     calls.fails = ModuleNotFoundError("No module named 'onnxscript'", name="onnxscript")
     with pytest.raises(
         raptor.UserError, match="needs onnxscript, which is not installed: pip install torch onnxscript"
     ):
-        raptor.integrations.torch.compile(Module(), Tensor(IMAGE))
+        raptor.torch.compile(Module(), Tensor(IMAGE))
 
 
 @pytest.mark.parametrize(("name", "package"), [("torch", "torch"), ("jax", "jax2onnx")])
@@ -171,6 +171,6 @@ def test_nothing_is_imported_early() -> None:
 def test_what_torch_has_written(path: Path) -> None:
     program = raptor.compile(path, xbar=32, cores=8)
     assert program.validate(samples=2).passed
-    session = raptor.integrations.onnxruntime_session.InferenceSession(program)
+    session = raptor.session.InferenceSession(program)
     wanted = {"encoder": ["layer_norm_1"], "tagger": ["linear", "tanh"]}[path.stem]
     assert [output.name for output in session.get_outputs()] == wanted

@@ -1,4 +1,4 @@
-"""`raptor.integrations.onnxruntime_session.InferenceSession` beside onnxruntime's, called alike."""
+"""`raptor.session.InferenceSession` beside onnxruntime's, called alike."""
 
 from collections.abc import Callable
 from pathlib import Path

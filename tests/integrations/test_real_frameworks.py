@@ -29,8 +29,8 @@ def test_torch(name: str) -> None:
 
     module, inputs = modules()[name]
     assert module.training
-    program = raptor.integrations.torch.compile(module, inputs, cores=8)
-    found = raptor.integrations.torch.compare(module, [torch.randn_like(x) for x in inputs], program)
+    program = raptor.torch.compile(module, inputs, cores=8)
+    found = raptor.torch.compare(module, [torch.randn_like(x) for x in inputs], program)
     assert found.passed, str(found)
     assert module.training
 
@@ -42,14 +42,14 @@ def test_torch_with_dropout_batch_norm_and_its_refusals() -> None:
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(), nn.Linear(288, 4)
     )
     image = torch.randn(1, 3, 8, 8)
-    assert raptor.integrations.torch.compare(module, image, cores=8).passed
+    assert raptor.torch.compare(module, image, cores=8).passed
 
     class Branching(nn.Module):
         def forward(self, x: Any) -> Any:
             return x if x.sum() > 0 else -x
 
     with pytest.raises(raptor.UserError, match=r"torch\.onnx\.export does not export it: Guard"):
-        raptor.integrations.torch.compile(Branching(), image)
+        raptor.torch.compile(Branching(), image)
 
 
 def test_jax_as_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,10 +70,10 @@ def test_jax() -> None:
         return jax.nn.softmax(jax.nn.relu(pixels).mean((1, 2)) @ matrix)
 
     image = jax.numpy.asarray(RNG.standard_normal((1, 16, 16, 3)), "float32")
-    found = raptor.integrations.jax.compare(classify, image, cores=8)
+    found = raptor.jax.compare(classify, image, cores=8)
     assert found.passed, str(found)
     with pytest.raises(raptor.UserError, match=r"jax2onnx\.to_onnx does not export it: Concret"):
-        raptor.integrations.jax.compile(lambda x: float(x.sum()), image)
+        raptor.jax.compile(lambda x: float(x.sum()), image)
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])

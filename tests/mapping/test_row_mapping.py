@@ -258,7 +258,7 @@ def test_signals_by_line():
     chip = {**CHIP, "cores": 60}
     found = passes(model, **chip)
     layers = by_line(found.decision).values()
-    assert not {t.tensor for t in find_unstreamed_tensors(found.chosen, found.decision, found.arch)} - {"y"}
+    assert not {t.tensor for t in find_unstreamed_tensors(found.partition.graph, found.arch)} - {"y"}
     assert len(layers) == 3
     assert all(len(layer.grid.cols) > 1 for layer in layers)
     check(model, **chip)
@@ -293,7 +293,7 @@ def test_volumes_by_line(xbar: int | tuple[int, int]):
     layers = by_line(found.decision)
     assert {"c.products", "s", "q", "e", "up"} <= set(layers)
     assert all(len(layers[name].grid.cols) > 1 for name in ("c.products", "s", "up"))
-    whole = find_unstreamed_tensors(found.chosen, found.decision, found.arch)
+    whole = find_unstreamed_tensors(found.partition.graph, found.arch)
     assert {t.tensor for t in whole} <= {"n", "up"}, whole
     check(volumes(), **chip)
 
@@ -325,7 +325,7 @@ def test_batches_by_line(shape: tuple[int, ...], xbar: int | tuple[int, int]):
     layers = by_line(found.decision)
     assert len(layers) >= 3
     assert all(len(layer.grid.cols) > 1 for layer in layers.values())
-    assert {t.tensor for t in find_unstreamed_tensors(found.chosen, found.decision, found.arch)} <= {"y", "up"}
+    assert {t.tensor for t in find_unstreamed_tensors(found.partition.graph, found.arch)} <= {"y", "up"}
     check(model, **chip)
 
 
@@ -837,7 +837,7 @@ def test_images_are_resampled_by_line(places: str, how: dict[str, Any], scales: 
     model = make_model(nodes, {"x": (1, 3, 9, 10)}, ["y", "d"], constants)
     chip = {**CHIP, "cores": 80}
     found = passes(model, **chip)
-    assert {t.tensor for t in find_unstreamed_tensors(found.chosen, found.decision, found.arch)} <= {"d"}
+    assert {t.tensor for t in find_unstreamed_tensors(found.partition.graph, found.arch)} <= {"d"}
     cores = {
         core for c, core in zip(found.spatial.computes, found.partition.cores, strict=True) if c.op_type == "Resize"
     }
@@ -858,5 +858,5 @@ def test_volumes_are_resampled_by_line():
     model = make_model(nodes, {"x": (1, 2, 3, 4, 6)}, ["y"], constants)
     chip = {**CHIP, "cores": 80}
     found = passes(model, **chip)
-    assert not find_unstreamed_tensors(found.chosen, found.decision, found.arch)
+    assert not find_unstreamed_tensors(found.partition.graph, found.arch)
     check(model, **chip)

@@ -127,7 +127,7 @@ def test_a_norm_of_groups_leaves_lines_where_they_are(form: Callable[[], ModelPr
     """Between the norm and a layer behind it, nothing is put together."""
     check(form(), mapping="rows", xbar=16, cores=12)
     compiled = passes(form(), mapping="rows", xbar=16, cores=12)
-    assert {t.tensor for t in find_unstreamed_tensors(compiled.chosen, compiled.decision, compiled.arch)} <= {"y"}
+    assert {t.tensor for t in find_unstreamed_tensors(compiled.partition.graph, compiled.arch)} <= {"y"}
 
 
 @pytest.mark.parametrize("mapping", ["rows", "raptor"])

@@ -38,10 +38,10 @@ def modules() -> dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]]:
 
 
 def main() -> None:
-    import raptor.integrations.torch
+    import raptor
 
     for name, (module, inputs) in modules().items():
-        model = raptor.integrations.torch.export(module, inputs)
+        model = raptor.torch.export(module, inputs)
         for noted in (model.graph, *model.graph.node, *model.graph.value_info, *model.graph.initializer):
             del noted.metadata_props[:]  # where the module's code is on the disk
         onnx.save(model, HERE / f"{name}.onnx")
