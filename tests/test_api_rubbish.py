@@ -130,7 +130,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     # It takes long, and has no argument that a caller gives.
-    monkeypatch.setattr("raptor.tools.quantise.precision_search._Search.run", lambda *_: None)
+    monkeypatch.setattr("raptor.tools.quantise.precision_search._PolicySearch.run", lambda *_: None)
     (tmp_path / "there.txt").write_text("already")
     return tmp_path
 

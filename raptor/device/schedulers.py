@@ -50,7 +50,7 @@ def alap(graph: ProductGraph, crossbars: int) -> list[PlacedProduct]:
         for operand in node.operands:
             latest[operand] = min(latest.get(operand, 0), step)
     first = min([place.start_step for place in placed], default=0)
-    return set_await_steps(graph, [replace(place, start=place.start_step - first) for place in reversed(placed)])
+    return set_await_steps(graph, [replace(place, start_step=place.start_step - first) for place in reversed(placed)])
 
 
 def min_writes(graph: ProductGraph, crossbars: int) -> list[PlacedProduct]:
@@ -94,7 +94,7 @@ def set_await_steps(graph: ProductGraph, placed: Sequence[PlacedProduct]) -> lis
         at = start[node] if isinstance(node, ProductNode) else needed.get(node, last)
         for operand in node.operands:
             needed[operand] = min(needed.get(operand, last), at)
-    return [replace(place, await_at=needed.get(place.op, last)) for place in placed]
+    return [replace(place, await_step=needed.get(place.op, last)) for place in placed]
 
 
 class _Slots:

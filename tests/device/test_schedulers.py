@@ -140,14 +140,14 @@ def planted(graph: ProductGraph, placed: list[PlacedProduct], fault: str) -> lis
     if fault == "missing":
         return placed[1:]
     if fault == "early":
-        return [first, replace(second, start=0, crossbar=2), *placed[2:]]
+        return [first, replace(second, start_step=0, crossbar=2), *placed[2:]]
     if fault == "together":
-        return [replace(p, start=5, await_at=9, crossbar=0) if p.op.number else p for p in placed]
+        return [replace(p, start_step=5, await_step=9, crossbar=0) if p.op.number else p for p in placed]
     if fault == "unwritten":
         return [replace(first, writes=False), *placed[1:]]
     if fault == "other":
-        return [replace(p, start=k, await_at=9, crossbar=0, writes=not k) for k, p in enumerate(placed)]
-    return [replace(first, await_at=0), *placed[1:]]
+        return [replace(p, start_step=k, await_step=9, crossbar=0, writes=not k) for k, p in enumerate(placed)]
+    return [replace(first, await_step=0), *placed[1:]]
 
 
 @pytest.mark.parametrize(

@@ -193,13 +193,13 @@ def _with_held_levels(array: CellArray, setup: ChipSetup) -> CellArray:
     sides = [planes.plus] if planes.minus is None else [planes.plus, planes.minus]
     if cells is None:
         exact = [s.astype(np.float32) for s in sides]
-        return replace(array, held=exact[0] if len(exact) == 1 else exact[0] - exact[1])
+        return replace(array, held_levels=exact[0] if len(exact) == 1 else exact[0] - exact[1])
     places = [(array.use.core, array.use.group, side) for side in range(len(sides))]
     made = [program_cells(s.astype(np.int64), setup, cells, place) for s, place in zip(sides, places, strict=True)]
     held = made[0].levels if len(made) == 1 else made[0].levels - made[1].levels
     variances = [m.variance for m in made if m.variance is not None]
     variance = sum(variances[1:], variances[0]).astype(np.float32) if variances else None
-    return replace(array, held=held.astype(np.float32), variance=variance, read_outs=_read_outs(made))
+    return replace(array, held_levels=held.astype(np.float32), variance=variance, read_outs=_read_outs(made))
 
 
 def _read_outs(made: Sequence[ProgrammedCells]) -> tuple[Floats, Floats] | None:

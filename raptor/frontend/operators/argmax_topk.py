@@ -191,7 +191,7 @@ def _without(search: MaximumSearch, mark: Tensor) -> MaximumSearch:
     """Removes the marked element from the search: it gets rank 0 and value -infinity."""
     f, others = search.formula, search.formula.sub(1, mark)
     left = ReductionLayout(_tensor(selection.keep_where(f, search.remaining.tensor, others)), search.remaining.reduced)
-    return replace(search, left=left, ranks=f.mul(search.ranks, others))
+    return replace(search, remaining=left, ranks=f.mul(search.ranks, others))
 
 
 def _tensor(value: Value) -> Tensor:

@@ -229,10 +229,10 @@ class _Relays:
             op = compute.body[0]
             assert isinstance(op, Copy)
             taken = Copy(op.result, source, first + op.first, op.at, op.elements)
-            self.changed[reader] = replace(compute, body=(taken, *compute.body[1:]))
+            self.changed[reader] = structs.replace(compute, body=(taken, *compute.body[1:]))
             return
         core = self.partition.cores[reader]
-        own = replace(tile, name=f"{tile.name}.kept@{core}")
+        own = structs.replace(tile, name=f"{tile.name}.kept@{core}")
         self.add(reader, core, Copy(own, source, first, 0, tile.elements))
         for i in self.readers(tile, core):
             compute = self.changed.get(i, self.partition.graph.computes[i])

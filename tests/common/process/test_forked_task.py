@@ -118,7 +118,7 @@ def test_the_copy_of_a_killed_process_ends_and_keeps_nothing_locked(tmp_path: Pa
         "from raptor.common.process.forked_task import ForkedTask\n"
         "from raptor.common.files.directory_lock import lock_directory\n"
         f"with lock_directory(Path({str(folder)!r})), ForkedTask(signal.pause) as copy:\n"
-        "    print(copy.at[0], flush=True)\n"
+        "    print(copy.child[0], flush=True)\n"
         "    signal.pause()\n"
     )
     with subprocess.Popen((sys.executable, "-c", program), stdout=subprocess.PIPE, text=True) as process:

@@ -73,7 +73,7 @@ def _info(name: str, shape: list[int]) -> onnx.ValueInfoProto:
 
 def test_more_than_2_gib_is_refused(monkeypatch: pytest.MonkeyPatch):
     model = relu_in_the_middle()
-    monkeypatch.setattr("raptor.frontend.segments.submodel.reading.LIMIT_BYTES", model.ByteSize() // 3)
+    monkeypatch.setattr("raptor.frontend.segments.submodel.read_model.LIMIT_BYTES", model.ByteSize() // 3)
     monkeypatch.setattr("raptor.frontend.proto.read_model._serialise", lambda proto, _: proto.SerializeToString())
     with pytest.raises(UserError, match=r"segment.* is larger than 2 GiB"):
         cut_of(model, "middle")

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from raptor.mapping.decision import Matrix
-from raptor.spatial.ir import BodyOp, Compute, Copy, SpatialGraph
+from raptor.spatial.compute_op import BodyOp, Compute
+from raptor.spatial.ir import Copy, SpatialGraph
 from raptor.spatial.operations import Vector
 from raptor.spatial.placed_graph import Partition
 from raptor.spatial.refinement.move_computes import find_movable, move_computes

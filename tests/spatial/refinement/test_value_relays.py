@@ -330,7 +330,7 @@ def test_cores_are_left_for_relays(monkeypatch: pytest.MonkeyPatch, op_type: str
         found.append(bool(left))
         return left
 
-    monkeypatch.setattr("raptor.mapping.row_mapping.relaying", noted)
+    monkeypatch.setattr("raptor.mapping.row_mapping.find_relay_steps", noted)
     model = recurrent(
         op_type, sizes=(24, 1, 8, 8), outputs="y - -" if op_type == "LSTM" else "y -", direction=direction
     )

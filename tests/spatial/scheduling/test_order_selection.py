@@ -33,7 +33,7 @@ def done() -> Passes:
 
 def named(done: Passes, aim: OrderObjective) -> tuple[list[int], StepOrder]:
     """The order that is chosen by an aim, and its name."""
-    work = ScheduleProblem.of(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
+    work = ScheduleProblem.from_graph(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
     order, name = choose_step_order(work, StepOrder(chip_patience_ns(done.arch), 0), aim)
     return order.tolist(), name
 
@@ -54,7 +54,7 @@ def test_the_schedule_names_its_order(done: Passes):
 def test_the_name_makes_the_order_again(done: Passes):
     for aim in (EARLY, LATE, BALANCED_OBJECTIVE):
         order, name = named(done, aim)
-        work = ScheduleProblem.of(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
+        work = ScheduleProblem.from_graph(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
         assert named_order(work, name).tolist() == order
 
 

@@ -254,7 +254,7 @@ def test_check_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_the_public_names_stay() -> None:
-    for name in ("Target", "Core", "Crossbar", "Memory", "Network", "load", "presets"):
+    for name in ("Target", "Core", "CrossbarHardware", "Memory", "Network", "load", "arch_presets"):
         assert hasattr(architectures, name)
 
 

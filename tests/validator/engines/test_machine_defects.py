@@ -90,5 +90,5 @@ def test_a_defect_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, def
     changed.__file__ = str(defect.file)
     monkeypatch.setitem(sys.modules, "changed", changed)
     exec(compile(defect.tree(), changed.__file__, "exec"), changed.__dict__)
-    monkeypatch.setattr(reference_engine, "integer_meanings", changed)
+    monkeypatch.setattr(reference_engine, "integer_semantics", changed)
     assert first_difference(tmp_path) >= 0

@@ -40,7 +40,7 @@ def _operand(node: OperatorNode, at: int, what: str, *, raw: bool = False) -> Ex
 
 def _with_operands(node: OperatorNode, operands: Sequence[Value | None]) -> OperatorNode:
     """Returns the node with the operands of the operator on exact numbers."""
-    return replace(node, operands=operands, fixed=[True] * len(operands))
+    return replace(node, operands=operands, constant_operands=[True] * len(operands))
 
 
 def _number(node: OperatorNode, found: OperatorResult, missing: str = "has no exact form") -> ExactReal:
