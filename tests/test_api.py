@@ -187,11 +187,11 @@ def test_a_program_in_memory_leaves_no_files(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_goes_wrong_inside_names_the_pass(monkeypatch: pytest.MonkeyPatch):
-    def partition(graph: Graph) -> Graph:
+    def lower(graph: Graph) -> Graph:
         raise ZeroDivisionError(graph.name)
 
-    monkeypatch.setattr("raptor.compiler.pipeline.LOWERING", (partition,))
-    with pytest.raises(InternalError, match=r"partition failed after \['load', .*'map'\]: ZeroDivisionError"):
+    monkeypatch.setattr("raptor.compiler.pipeline.LOWERING", (lower,))
+    with pytest.raises(InternalError, match=r"lower failed after \['load', .*'map', .*\]: ZeroDivisionError"):
         compiled()
 
 

@@ -102,7 +102,7 @@ def diamond(graph: ProductGraph) -> GraphValue:
 def starts(schedule: Any, crossbars: int) -> list[tuple[int, int, int]]:
     with opened() as device:
         diamond(graph := ProductGraph(device, schedule, crossbars))
-        return sorted((p.op.number, p.start, p.await_at) for p in schedule(graph, crossbars))
+        return sorted((p.op.number, p.start_step, p.await_step) for p in schedule(graph, crossbars))
 
 
 def test_steps_by_hand():

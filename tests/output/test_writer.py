@@ -356,7 +356,7 @@ def test_a_name_with_a_slash_or_blank_at_the_end(tmp_path: Path):
 HOLDER = """
 import sys, pathlib
 from raptor.output import writer
-with writer.reserved(pathlib.Path(sys.argv[1]), force=True):
+with writer.reserve_folder(pathlib.Path(sys.argv[1]), force=True):
     print("held", flush=True)
     sys.stdin.read()
 """

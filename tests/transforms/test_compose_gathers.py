@@ -1,7 +1,6 @@
 """Rearrangements by line: splits, slices, shuffles, resizing. Nothing is put together for them."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from raptor.transforms.compose_gathers import compose_gathers
 from tests.graphs import models as random_models
 from tests.pipeline import Passes, check, passes
 from tests.tiny_models import load, make_model, node, random
+from tests.values import replace
 
 CHIP: dict[str, Any] = {"xbar": (16, 16), "xbars_per_core": 40, "cores": 60, "mapping": "rows"}
 CHANNELS = 20

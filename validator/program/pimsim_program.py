@@ -113,6 +113,7 @@ def _read_core(folder: Path, name: str | None) -> Records:
 
 def read_texts(path: Path) -> Mapping[str, msgspec.Raw]:
     """Returns the members of a single-file program, not decoded. The file may be gzipped."""
+    check_program_path(path)
     content = _read_content(path)
     texts = split_members(content)
     if not texts:

@@ -28,7 +28,7 @@ def read(k):
 
 with ThreadPoolExecutor(4) as pool:
     for _ in range(100):
-        for forgetful in vars(typed_json).values():
+        for forgetful in vars(instruction_json).values():
             getattr(forgetful, "cache_clear", str)()
         json_decoding._decoder.cache_clear()
         instruction_json._any_instruction(plain=True)  # threads are to learn one class, not one each

@@ -10,7 +10,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from raptor.common.errors import InternalError
 from raptor.frontend.proto.onnx_wrappers import infer_types
-from raptor.frontend.segments import cut_model
+from raptor.frontend.segments.cut_model import ModelCutter
 from tests.segmented_models import checked, cut_of, kinds, sandwich
 from tests.tiny_models import make_model, node, random
 
@@ -91,7 +91,7 @@ def test_a_scalar_and_an_unknown_shape_differ(tmp_path: Path):
 def test_a_segment_that_does_not_load_is_no_output(monkeypatch: pytest.MonkeyPatch):
     """A fault of ours is reported while compiling, not left in the output."""
 
-    whole = cut_model.ModelCutter._piece  # pyright: ignore[reportPrivateUsage]
+    whole = ModelCutter._piece  # pyright: ignore[reportPrivateUsage]
 
     def piece(self: Any, nodes: Any, makes: Any, what: str) -> ModelProto:
         found = whole(self, nodes, makes, what)
@@ -99,7 +99,7 @@ def test_a_segment_that_does_not_load_is_no_output(monkeypatch: pytest.MonkeyPat
             found.graph.node[0].op_type = "Nonsense"
         return found
 
-    monkeypatch.setattr(cut_model.ModelCutter, "_piece", piece)
+    monkeypatch.setattr(ModelCutter, "_piece", piece)
     with pytest.raises(InternalError, match=r"segment 1 of the host \(middle\): onnxruntime refuses it"):
         cut_of(sandwich([node("Relu", "a", "b", name="middle")]), "middle")
 

@@ -1,7 +1,6 @@
 """Recurrent layers by line: steps on several cores, each with a copy of the weights."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from tests.pipeline import Passes, check, faults, passes
 from tests.recurrent_models import recurrent
 from tests.spatial.verification.test_verify_lines import changed, plus, refused
 from tests.tiny_models import make_model, node, random
+from tests.values import replace
 
 CHIP = {"xbar": 16, "xbars_per_core": 12, "cores": 60}
 MODEL = recurrent("LSTM", sizes=(6, 1, 6, 32), extra="B", outputs="- h_n")

@@ -628,14 +628,14 @@ def test_help_is_quick(tmp_path: Path, args: list[str]):
 
 
 def test_an_internal_error_asks_for_a_report(shell: Shell, model: str, monkeypatch: pytest.MonkeyPatch):
-    def partition(graph: Graph) -> None:
+    def lower(graph: Graph) -> None:
         raise ZeroDivisionError(graph.name)
 
-    monkeypatch.setattr("raptor.compiler.pipeline.LOWERING", (partition,))
+    monkeypatch.setattr("raptor.compiler.pipeline.LOWERING", (lower,))
     before = shell.listing()
     result = shell.run("compile", model, *CHIP)
     assert result.status == 70
-    assert "internal error, please report it (--debug shows where): partition failed" in result.err
+    assert "internal error, please report it (--debug shows where): lower failed" in result.err
     assert "Traceback" not in result.err
     assert shell.listing() == before
 
