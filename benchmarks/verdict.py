@@ -86,7 +86,7 @@ def _rules(tried: Any, *, wrong: bool) -> Iterator[dict[str, Any]]:
     yield {"defect": RIGHT, **_judged(tried)}
     if not wrong:
         return
-    tried = replace(tried, layers=False, golden=replace(tried.golden, layers=()))
+    tried = replace(tried, settings=replace(tried.settings, layers=False), golden=replace(tried.golden, layers=()))
     runs = {number: tried.run(number) for number in tried.numbers}
     for name, change in CHANGES.items():
         changed = {n: {s: (change(g, w), w) for s, (g, w) in run.items()} for n, run in runs.items()}

@@ -506,7 +506,7 @@ class Runner:
         out, err = TextIOWrapper(BytesIO()), TextIOWrapper(BytesIO())
         with self.monkeypatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
             for module in (sample_runs, bit_true):
-                patched.setattr(module, "run", spied)
+                patched.setattr(module, "run_program", spied)
             patched.setattr(measure, "calibrate_converters", spied_calibration)
             patched.setattr(measure, "run_scores", spied_scores)
             patched.setattr(worker_pool, "open_local_pool", counted)

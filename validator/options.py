@@ -31,5 +31,5 @@ class ValidationSettings:
 
     @property
     def run_options(self) -> dict[str, Any]:
-        """Options of `validator.execution.run.run`."""
+        """Options of `validator.execution.run.run_program`."""
         return {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}

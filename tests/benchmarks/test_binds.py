@@ -7,7 +7,7 @@ from raptor.compiler.analysis.explain import TimeBounds
 
 def test_a_bound_is_never_above_the_interval():
     row = binds.measure("lenet5", "bench", 40)
-    assert 0 < row.bounds.largest <= row.interval_ns <= row.latency_ns
+    assert 0 < row.bounds.tightest_ns <= row.interval_ns <= row.latency_ns
     assert 0 < row.local_bytes < 2**20
     searched = binds.measure("lenet5", "bench", 40, "throughput")
     assert searched.interval_ns <= row.interval_ns

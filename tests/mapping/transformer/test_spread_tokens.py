@@ -180,7 +180,7 @@ def test_a_program_in_groups_is_right(monkeypatch: pytest.MonkeyPatch):
     ):
         return spread_groups(stages, chip, cores, even_ranges(len(stages.products), 3), knobs, layer_ns)
 
-    for name in ("in_groups", "apart"):
+    for name in ("group_stages", "separate_stages"):
         monkeypatch.setattr(token_choice, name, nothing)
     monkeypatch.setattr(token_choice, "spread_groups", in_three)
     check(MODEL, tolerance=1e-4, **CHIP)

@@ -245,7 +245,9 @@ def test_no_process_is_left(tmp_path: Path):
 
 
 def children(pid: int) -> set[int]:
-    found = subprocess.run(["pgrep", "-P", str(pid), "-f", "explore.worker"], stdout=subprocess.PIPE, check=False)
+    found = subprocess.run(
+        ["pgrep", "-P", str(pid), "-f", "explore.evaluation.worker"], stdout=subprocess.PIPE, check=False
+    )
     return set(map(int, found.stdout.split()))
 
 
