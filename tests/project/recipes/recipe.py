@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tests.paths import ROOT
 
-SOURCES = "raptor", "validator", "models", "tests", "docgen", "docs", "pyproject.toml", "mkdocs.yml", "CONTRIBUTING.md"
+PAGES = "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "mkdocs.yml"
+SOURCES = "raptor", "validator", "models", "tests", "docgen", "docs", "benchmarks", "pyproject.toml", *PAGES
 MOST_FILES = 4
 """Files that adding one thing may change."""
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import models
 import raptor
-from raptor.codegen import Streams
+from raptor.codegen import InstructionStreams
+from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import apply_pace
 from raptor.mapping.row_mapping import map_rows
 from raptor.pim import PimProgram
@@ -32,10 +33,10 @@ graph = passes(models.build("lenet5", seed=0), cores=40).graph
 
 
 def mapped(chip, pace):
-    decision = replace(map_rows(graph, apply_pace(chip, pace)), pace=pace)
+    decision = replace(map_rows(graph, apply_pace(chip, pace), PlanCache()), pace=pace)
     completed = complete(MappedGraph(graph, decision), chip, aim=BALANCED_OBJECTIVE)
     made = run_lowering(completed.mapped, chip, known=completed.known)
-    return decision, simulate_objective("latency", made[PimProgram], made[Streams], chip).latency_ns
+    return decision, simulate_objective("latency", made[PimProgram], made[InstructionStreams], chip).latency_ns
 
 
 (own, own_ns), (fixed, fixed_ns) = mapped(slow, "own"), mapped(slow, "bench")
