@@ -233,9 +233,8 @@ def run_lowering(
     Raises `CapacityError` if the chip is too small, and `UserError` if the refinement of a stored decision is not for
     these computes.
     """
-    timed = apply_pace(
-        arch, mapped.decision.pace
-    )  # for every pass, so that nothing in the program depends on other times
+    # Every pass gets these times, so that nothing in the program depends on others.
+    timed = apply_pace(arch, mapped.decision.pace)
     values = PassValues(mapped.graph, mapped.decision, timed)
     try:
         return _run(LOWERING, values, driver or Driver(), upto, known or {}, kept)

@@ -15,7 +15,7 @@ from raptor.target.arch import Target
 class Ordered:
     """A complete decision.
 
-    placed, schedule: what the passes of these types make of it, if they had to be made to decide; else None.
+    placed, schedule: results of `place_cores` and `schedule` for it, if deciding took them; else None.
     """
 
     decision: Decision
@@ -29,8 +29,8 @@ class Ordered:
 def choose_order(refined: Refined, arch: Target, aim: OrderObjective) -> Ordered:
     """Names the list schedule that is best for `aim`, by its patience and sample (see `LineFlow`).
 
-    Only a streamed decision by line has a choice. With `STORED`, and for a decision that was complete before, the order
-    that the decision names stays.
+    Only a streamed decision by line has a choice. With `STORED_ORDER`, and for a decision that was complete before, the
+    order that the decision names stays.
     """
     decision, flow = refined.decision, refined.decision.flow
     if refined.partition is None:

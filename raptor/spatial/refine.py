@@ -24,8 +24,8 @@ from raptor.target.arch import Target
 class Refined:
     """A decision with its refinement.
 
-    partition: what `raptor.spatial.partition` makes of it, if it had to be made to decide; None for a decision that had
-    its refinement before.
+    partition: the result of `raptor.spatial.partition` for it, if deciding took it; None for a decision that had its
+    refinement before.
     """
 
     decision: Decision

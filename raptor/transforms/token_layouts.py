@@ -362,7 +362,7 @@ def c_positions(image: Image) -> Ints:
 
 
 def moved_from(operator: Move, given: list[Image], made: Image) -> Ints:
-    """Returns for each element that a move makes that of its operands, all in C order; -1 for a zero."""
+    """Returns the operand element that each element of a move's result copies, both counted in C order; -1: a zero."""
     firsts = np.cumsum([0, *(image.elements for image in given)])
     place = np.concatenate([*(c_positions(i) + f for i, f in zip(given, firsts, strict=False)), [-1]])
     found = np.empty(operator.sources.size, np.int64)

@@ -53,13 +53,6 @@ def test_no_circle():
     TopologicalSorter(graph).prepare()
 
 
-def test_no_circle_of_types_in_the_validator():
-    known = {name: path for name, path in find_modules().items() if name.startswith("validator")}
-    TopologicalSorter(
-        {name: set(find_imports(path, known, types=True)) - {name} for name, path in known.items()}
-    ).prepare()
-
-
 def test_only_what_shows_the_architecture_file_reads_its_schema():
     """All else takes `Target`, so that a property of the hardware needs no field in that file."""
     known = find_modules()
