@@ -15,6 +15,9 @@ from tests.project.documents import GIVEN, ROOT, RUN, SHOWN, Page, blocks, pages
 from validator.checks.rule_registry import RULES
 from validator.simulate.builtin import simulate
 
+HISTORY = ("CHANGELOG.md", "docs/lab", "docs/developers/decisions")
+"""Pages about the past, which name files of the past."""
+
 
 @pytest.mark.parametrize("name", pages())
 def test_what_a_page_shows(
@@ -61,6 +64,15 @@ def test_links_lead_somewhere(name: str) -> None:
     """Links of docs/ are checked by `make docs`."""
     targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text())
     assert all((ROOT / target).exists() for target in targets if not target.startswith("https://"))
+
+
+@pytest.mark.parametrize("name", [p for p in pages() if not p.startswith(HISTORY)])
+def test_paths_in_prose_exist(name: str) -> None:
+    """Parts in capitals stand for a name."""
+    found = re.findall(
+        r"`((?:raptor|validator|tests|models|benchmarks|docs|docgen|examples)/[\w./-]+)`", (ROOT / name).read_text()
+    )
+    assert not [path for path in found if not re.search(r"[A-Z]{3}", path) and not (ROOT / path).exists()]
 
 
 def test_the_readme_names_every_folder() -> None:
