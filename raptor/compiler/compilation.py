@@ -29,6 +29,7 @@ from raptor.graph.ir import (
 from raptor.mapping.decide import StoredDecision
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, changed_knobs, parse_knobs
 from raptor.mapping.mapping_file import make_mapping_file, read_mapping
+from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, STORED_ORDER, OrderObjective
 from raptor.mapping.strategies import STRATEGIES, Strategy, rows_strategy
 from raptor.options import CompileOptions, NumberOptions, RoundOptions
 from raptor.output import file_contents, files
@@ -36,7 +37,6 @@ from raptor.output.compile_report import make_report
 from raptor.output.writer import ProgramArtifacts
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.spatial import Partition
-from raptor.spatial.scheduling.order_selection import BALANCED_OBJECTIVE, STORED_ORDER, OrderObjective
 from raptor.target.arch import Target, check_network_size, load_chip
 from raptor.target.device_file import DeviceFile, load_device
 from raptor.transforms.choose_recipes import RequantMethod, flip_notes

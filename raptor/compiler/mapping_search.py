@@ -27,10 +27,10 @@ from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs
 from raptor.mapping.paces import SEARCHED_PACES, Pace, is_small_graph
+from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, OrderObjective
 from raptor.mapping.search_trial import ProgramCost, SearchTrial
 from raptor.mapping.strategies import RAPTOR, ROWS, Strategy, rows_strategy
 from raptor.pim import PimProgram
-from raptor.spatial.scheduling.order_selection import BALANCED_OBJECTIVE, OrderObjective
 from raptor.target.arch import Target
 
 DEFAULT_EFFORT = 5

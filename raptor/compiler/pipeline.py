@@ -30,12 +30,12 @@ from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import apply_pace, default_pace
 from raptor.mapping.refinement import RefinementError
 from raptor.mapping.row_mapping import NothingStreamsError
+from raptor.mapping.scheduling.order_selection import STORED_ORDER, OrderObjective
 from raptor.mapping.strategies import Strategy
 from raptor.pim import PimProgram
 from raptor.spatial import Partition, PlacedGraph, Schedule
 from raptor.spatial.choose_order import Ordered
 from raptor.spatial.refine import Refined
-from raptor.spatial.scheduling.order_selection import STORED_ORDER, OrderObjective
 from raptor.target.arch import Target
 from raptor.transforms.choose_recipes import RequantMethod, choose_recipes, verify_graph
 from raptor.transforms.compose_gathers import compose_gathers

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 
 from raptor.mapping.decision import Decision, LineFlow
+from raptor.mapping.scheduling.order_selection import STORED_ORDER, OrderObjective, StepOrder, choose_step_order
 from raptor.spatial.mesh_placement import place_cores
 from raptor.spatial.placed_graph import PlacedGraph, Schedule
 from raptor.spatial.refine import Refined
 from raptor.spatial.scheduling.list_schedule import ScheduleProblem, schedule
-from raptor.spatial.scheduling.order_selection import STORED_ORDER, OrderObjective, StepOrder, choose_step_order
 from raptor.target.arch import Target
 
 

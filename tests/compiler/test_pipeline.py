@@ -14,9 +14,9 @@ from raptor.compiler.pass_driver import Driver, StoppedAfterPass
 from raptor.graph.ir import Graph
 from raptor.mapping.decide import MappingState
 from raptor.mapping.decision import Decision
+from raptor.mapping.scheduling.order_selection import OrderObjective
 from raptor.mapping.strategies import RAPTOR, ROWS
 from raptor.spatial import Partition
-from raptor.spatial.scheduling.order_selection import OrderObjective
 from raptor.target.arch import Target
 from raptor.transforms.choose_recipes import RequantMethod
 from tests.pipeline import Recorder, chip, conv_model, passes

@@ -11,8 +11,8 @@ import raptor
 from raptor.codegen import InstructionStreams
 from raptor.compiler.pipeline import complete, rewrite_and_map, run_lowering
 from raptor.mapping.paces import Pace, default_pace
+from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
 from raptor.mapping.strategies import ROWS, STRATEGIES
-from raptor.spatial.scheduling.order_selection import BALANCED_OBJECTIVE
 from raptor.target import arch as architectures
 from tests.pipeline import passes
 

@@ -189,12 +189,12 @@ def _charge(found: defaultdict[str, Epilogue], owners: _Owners, graph: Graph, no
         for key in dict.fromkeys(key for key, _ in owners):
             found[key].stencils.append(stencil)
         return
-    work = _work_ns(graph, node, arch)
+    work = operator_ns(graph, node, arch)
     for key, channels in owners:
         found[key].elements_ns += work * channels / total
 
 
-def _work_ns(graph: Graph, node: Node, arch: Target) -> float:
+def operator_ns(graph: Graph, node: Node, arch: Target) -> float:
     """Returns the time in ns of the vector operations of a node that works on lines."""
     result, elements = graph.tensors[node.output].element, graph.tensors[node.output].image.elements
     if isinstance(node.operator, Requantise):

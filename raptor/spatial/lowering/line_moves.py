@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import Indices, Node
+from raptor.graph.run_encoding import find_runs
 from raptor.mapping.modes.line_streaming import ChannelRanges, Range
 from raptor.spatial.compute_op import Compute
 from raptor.spatial.lowering.cell_grid import CellGrid, LineCell, cell_name
-from raptor.spatial.lowering.run_encoding import find_runs
 from raptor.spatial.lowering.tile_residency import EmitCompute
 from raptor.spatial.operations import Move
 from raptor.spatial.tiles import Tile

@@ -28,12 +28,12 @@ from raptor.graph.ir import (
     Take,
 )
 from raptor.graph.layers import filter_key
+from raptor.graph.run_encoding import find_runs
 from raptor.mapping.decision import Decision, KernelUnfolding, LineFlow
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import ProductUse, TakeRows, TensorPart, TensorParts, ViewUse
 from raptor.spatial.lowering.integer_lowering import MakeTileOp
 from raptor.spatial.lowering.kernel_cascade import KernelCascade
-from raptor.spatial.lowering.run_encoding import find_runs
 from raptor.spatial.lowering.tile_ops import broadcast_op, tile_op_maker
 from raptor.spatial.lowering.tile_residency import TileResidency
 from raptor.spatial.operations import Average, ChannelPiece, Gather, Vector

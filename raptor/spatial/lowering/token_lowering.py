@@ -14,6 +14,7 @@ from msgspec import structs
 
 from raptor.graph.ir import ChannelSum, Dot, Elementwise, Move, Node, Pool, Softmax, Stencil
 from raptor.graph.layers import filter_key
+from raptor.graph.run_encoding import find_runs
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import Window, WindowTable
 from raptor.mapping.decision import LineUnfolding
@@ -24,7 +25,6 @@ from raptor.spatial.ir import Copy, ProductUse, TensorPart, ViewUse
 from raptor.spatial.lowering.cell_grid import CellGrid, LineCell, MadeCells, cell_name
 from raptor.spatial.lowering.line_lowering import LineLowering
 from raptor.spatial.lowering.line_pools import is_global_pool
-from raptor.spatial.lowering.run_encoding import find_runs
 from raptor.spatial.lowering.tile_lowering import equal_source_tile
 from raptor.spatial.lowering.tile_ops import broadcast_op
 from raptor.spatial.operations import Dot as DotTile

@@ -20,13 +20,13 @@ import numpy.typing as npt
 from raptor.mapping.decision import LineFlow
 from raptor.mapping.knobs import chip_patience_ns
 from raptor.mapping.refinement import MovedComputes
+from raptor.mapping.scheduling.order_selection import balanced_cost
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.mesh_placement import usable_cores
 from raptor.spatial.operation_costs import CostModel
 from raptor.spatial.placed_graph import Partition
 from raptor.spatial.refinement.move_computes import find_movable, move_computes, moves_to
 from raptor.spatial.scheduling.alap_schedule import AlapSchedule, partition_work
-from raptor.spatial.scheduling.order_selection import balanced_cost
 from raptor.target.arch import Target
 from raptor.target.timing import message_element_ns, message_ns
 

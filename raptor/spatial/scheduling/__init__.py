@@ -1,1 +1,1 @@
-"""Scheduling: dependences, list schedule, ALAP times, and the choice of an order."""
+"""Scheduling: dependences, list schedule and ALAP times of the computes of a graph."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from raptor.mapping.scheduling.order_selection import schedule_early
 from raptor.spatial.placed_graph import Partition, PlacedGraph
 from raptor.spatial.scheduling.list_schedule import ScheduleProblem
-from raptor.spatial.scheduling.order_selection import schedule_early
 from raptor.spatial.tiles import Tile
 from raptor.target.arch import Target
 
 if TYPE_CHECKING:
-    from raptor.spatial.scheduling.schedule_kernel import SampleWork
+    from raptor.mapping.scheduling.schedule_kernel import SampleWork
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

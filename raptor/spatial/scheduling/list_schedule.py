@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.mapping.decision import Decision, LineFlow
+from raptor.mapping.scheduling.order_selection import StepOrder, named_order, number_pairs
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import TakeRows
 from raptor.spatial.operation_costs import CostModel
 from raptor.spatial.placed_graph import Fetch, PlacedGraph, Schedule
 from raptor.spatial.scheduling.dependences import StepDependences
-from raptor.spatial.scheduling.order_selection import StepOrder, named_order
 from raptor.spatial.tiles import ConstantTile
 from raptor.target.arch import Target
 from raptor.target.timing import (
@@ -30,7 +30,7 @@ from raptor.target.timing import (
 )
 
 if TYPE_CHECKING:
-    from raptor.spatial.scheduling.schedule_kernel import Ints, SampleWork
+    from raptor.mapping.scheduling.schedule_kernel import Ints, SampleWork
 
 Floats = npt.NDArray[np.float64]
 
@@ -103,7 +103,7 @@ class ScheduleProblem:
 
     def work(self) -> "SampleWork":
         """Returns all steps as columns for the list scheduler."""
-        from raptor.spatial.scheduling.schedule_kernel import SampleWork  # compiled code is loaded only where it runs
+        from raptor.mapping.scheduling.schedule_kernel import SampleWork  # compiled code is loaded only where it runs
 
         count, edges, core = len(self.core), self.needs.edges, self.core
         peer, sizes, local_ns = self.messages()
@@ -219,11 +219,3 @@ def _contents(flow: Dataflow) -> "Ints":
         if isinstance(value, ConstantTile):
             content[number] = first.setdefault(value.values.tobytes(), number)
     return content
-
-
-def number_pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
-    """Numbers the distinct pairs of core and peer, core by core. Returns the last three columns of `SampleWork`."""
-    cores = int(max(core.max(), peer.max())) + 1
-    keys, pair = np.unique(core * (cores + 1) + peer + 1, return_inverse=True)
-    first = np.searchsorted(keys, np.arange(cores + 1) * (cores + 1))
-    return pair.astype(np.int64), first.astype(np.int64), keys % (cores + 1) - 1

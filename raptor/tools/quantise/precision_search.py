@@ -19,10 +19,10 @@ from raptor.common.process.gc_policy import pause_gc
 from raptor.compiler import pipeline
 from raptor.compiler.pass_driver import Driver, parse_driver
 from raptor.compiler.program_cost import simulate_objective
+from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
 from raptor.mapping.strategies import ROWS
 from raptor.options import CompileOptions, PolicyKeywords, read_options
 from raptor.pim import PimProgram
-from raptor.spatial.scheduling.order_selection import BALANCED_OBJECTIVE
 from raptor.target.arch import Target, load_chip
 from raptor.tools.quantise.mixed_precision import find_adjustable_operands
 from raptor.tools.quantise.noise import OutputNoise

@@ -59,7 +59,7 @@ def test_kernels_load_without_the_linear_algebra_of_scipy() -> None:
     pytest.importorskip("scipy")
     code = (
         "import sys, numba, numpy as np\n"
-        "from raptor.spatial.scheduling import schedule_kernel\n"
+        "from raptor.mapping.scheduling import schedule_kernel\n"
         "assert 'scipy.linalg' not in sys.modules\n"
         "assert (numba.njit(lambda a: np.dot(a, a))(np.eye(2)) == np.eye(2)).all()\n"
         "assert 'scipy.linalg' in sys.modules\n"

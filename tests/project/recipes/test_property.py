@@ -21,7 +21,7 @@ from raptor.mapping.row_mapping import map_rows
 from raptor.pim import PimProgram
 from raptor.compiler.pipeline import MappedGraph, complete, run_lowering
 from raptor.compiler.program_cost import simulate_objective
-from raptor.spatial.scheduling.order_selection import BALANCED_OBJECTIVE
+from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
 from raptor.target.arch import arch_json, load
 from tests.pipeline import passes
 

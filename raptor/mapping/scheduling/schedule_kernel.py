@@ -1,4 +1,4 @@
-"""Compiled loops of `raptor.spatial.scheduling.order_selection`: list scheduling, and replay of a given order."""
+"""Compiled loops of `raptor.mapping.scheduling.order_selection`: list scheduling, and replay of a given order."""
 # pyright: reportArgumentType=false, reportReturnType=false
 # pyright takes elements of these arrays for arrays; they are numbers.
 

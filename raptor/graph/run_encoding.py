@@ -13,7 +13,7 @@ def find_runs(where: Ints, offset: Ints) -> Ints:
     5], rows (first element of the result, source, first element of the source, stride, number of elements). Strides are
     never negative; 0 repeats an element.
     """
-    from raptor.spatial.lowering.run_kernel import collect_runs
+    from raptor.graph.run_kernel import collect_runs
 
     runs = np.empty((len(where), 5), np.int64)
     count = collect_runs(where.astype(np.int64), offset.astype(np.int64), runs)

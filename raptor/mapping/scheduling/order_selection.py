@@ -16,7 +16,7 @@ import numpy as np
 from raptor.common.process.thread_pool import CheckedThreadPool
 
 if TYPE_CHECKING:
-    from raptor.spatial.scheduling.schedule_kernel import Floats, Ints, SampleWork
+    from raptor.mapping.scheduling.schedule_kernel import Floats, Ints, SampleWork
 
 MEASURED_SAMPLES = 4
 """Number of samples that are simulated to measure an interval; the last two intervals count as steady state."""
@@ -111,7 +111,7 @@ def _of_samples(work: "SampleWork", aim: OrderObjective, patience_ns: float, sam
 
 def _orders(work: "SampleWork", patience_ns: float, samples: int) -> "Ints":
     """Returns [samples, steps]: the order of the steps of each of several consecutive samples."""
-    from raptor.spatial.scheduling.schedule_kernel import (  # loaded only where it runs
+    from raptor.mapping.scheduling.schedule_kernel import (  # loaded only where it runs
         all_steps,
         empty_queue,
         idle_chip,
@@ -122,6 +122,12 @@ def _orders(work: "SampleWork", patience_ns: float, samples: int) -> "Ints":
     todo, queue = all_steps(work, samples), empty_queue(work)
     list_schedule(ordered, idle_chip(work, samples), work, todo, queue, np.argsort(work.rank), patience_ns)
     return ordered
+
+
+def estimate_order_times(work: "SampleWork", patience_ns: float, aim: OrderObjective) -> tuple[float, float]:
+    """Returns latency and interval in ns of the order that `choose_step_order` would choose."""
+    candidates = [c for factor in aim.patiences for c in _candidates(work, aim, patience_ns * factor)]
+    return _times(work, min(candidates, key=itemgetter(0))[1])
 
 
 def balanced_cost(work: "SampleWork", patience_ns: float) -> float:
@@ -135,7 +141,7 @@ def balanced_cost(work: "SampleWork", patience_ns: float) -> float:
 
 def schedule_early(work: "SampleWork", patience_ns: float) -> tuple["Ints", "Floats"]:
     """Returns the order of one sample on an idle chip, and the ns at which the inputs of each step are ready."""
-    from raptor.spatial.scheduling.schedule_kernel import idle_chip, run_in_order
+    from raptor.mapping.scheduling.schedule_kernel import idle_chip, run_in_order
 
     order = _orders(work, patience_ns, 1)[0]
     ready_ns = np.zeros((1, len(order)))
@@ -148,7 +154,7 @@ def _times(work: "SampleWork", order: "Ints") -> tuple[float, float]:
 
     The interval is at least the time for which a sample occupies the port of global memory.
     """
-    from raptor.spatial.scheduling.schedule_kernel import idle_chip, run_in_order
+    from raptor.mapping.scheduling.schedule_kernel import idle_chip, run_in_order
 
     ends_ns, ready_ns = np.zeros(MEASURED_SAMPLES), np.zeros((MEASURED_SAMPLES, len(order)))
     run_in_order(ends_ns, ready_ns, idle_chip(work, MEASURED_SAMPLES), work, order)
@@ -171,3 +177,11 @@ def _busiest_ns(work: "SampleWork") -> float:
     sends = work.peer >= 0
     cores = np.concatenate([work.core, work.peer[sends]])
     return float(np.bincount(cores, np.concatenate([work.occupied_ns, work.sender_ns[sends]])).max())
+
+
+def number_pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
+    """Numbers the distinct pairs of core and peer, core by core. Returns the last three columns of `SampleWork`."""
+    cores = int(max(core.max(), peer.max())) + 1
+    keys, pair = np.unique(core * (cores + 1) + peer + 1, return_inverse=True)
+    first = np.searchsorted(keys, np.arange(cores + 1) * (cores + 1))
+    return pair.astype(np.int64), first.astype(np.int64), keys % (cores + 1) - 1

@@ -8,18 +8,19 @@ import pytest
 import models
 import raptor
 from raptor.mapping.knobs import chip_patience_ns
-from raptor.spatial.integer_operations import Requantise
-from raptor.spatial.operation_costs import COST_FUNCTIONS
-from raptor.spatial.operations import ApplyFilters, ApplyLine, OneResult
-from raptor.spatial.scheduling.list_schedule import ScheduleProblem, number_pairs
-from raptor.spatial.scheduling.order_selection import (
+from raptor.mapping.scheduling.order_selection import (
     BALANCED_OBJECTIVE,
     OrderObjective,
     StepOrder,
     choose_step_order,
     named_order,
+    number_pairs,
 )
-from raptor.spatial.scheduling.schedule_kernel import SampleWork
+from raptor.mapping.scheduling.schedule_kernel import SampleWork
+from raptor.spatial.integer_operations import Requantise
+from raptor.spatial.operation_costs import COST_FUNCTIONS
+from raptor.spatial.operations import ApplyFilters, ApplyLine, OneResult
+from raptor.spatial.scheduling.list_schedule import ScheduleProblem
 from tests.pipeline import Passes, line_flow, passes
 
 CHIP: dict[str, Any] = {"mapping": "rows", "cores": 60}

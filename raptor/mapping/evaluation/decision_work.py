@@ -1,0 +1,101 @@
+"""The work of every core for every node of a decision, before anything is lowered.
+
+The walk follows the rules by which `raptor.spatial.lowering` places nodes, for one line of a tensor instead of all, so
+messages are counted between the cores that will exchange them. Tests compare it with the simulator.
+"""
+
+from raptor.graph.ir import Dot, Filter, Graph, Move, Node
+from raptor.graph.layers import filter_key
+from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LineUnfolding
+from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, PlacedCell
+from raptor.mapping.evaluation.line_layer_work import add_line_layer
+from raptor.mapping.evaluation.line_work import add_line_node
+from raptor.mapping.evaluation.move_work import add_line_move, add_stacked_rows, materialise, moves_by_line, stacks_rows
+from raptor.mapping.evaluation.node_work import NodeWork
+from raptor.mapping.evaluation.product_work import add_product
+from raptor.mapping.evaluation.walk import WorkWalk
+from raptor.mapping.evaluation.whole_layer_work import add_whole_layer
+from raptor.mapping.evaluation.whole_work import add_whole_node, cut_lines, store_output
+from raptor.mapping.modes.line_streaming import can_stream_product
+from raptor.target.arch import Target
+from raptor.target.timing import ISSUE_NS, load_ns, mvmul_ns
+
+
+def decision_work(graph: Graph, decision: Decision, arch: Target) -> list[NodeWork]:
+    """Returns the work of a decision about a graph that has all rewrites, in an order in which it can be done."""
+    walk = WorkWalk(graph, decision, arch)
+    for name in graph.inputs:
+        _add_input(walk, name)
+    for node in graph.nodes:
+        _add_node(walk, node)
+    for name in graph.outputs:
+        if name in walk.views and name not in walk.layouts:
+            materialise(walk, name)
+        store_output(walk, name)
+    _add_constants(walk)
+    return walk.works
+
+
+def _add_input(walk: WorkWalk, name: str) -> None:
+    """Adds the loads of a model input by its loaders; without loaders, each reader loads what it needs."""
+    image = walk.image(name)
+    loaders = walk.flow.loaders.get(name, ()) if walk.flow is not None else ()
+    if name not in walk.parts:
+        walk.bind_tiles(name, [GLOBAL_MEMORY])
+        return
+    cells = tuple(PlacedCell(*cols, core) for cols, core in loaders) or (PlacedCell(0, image.width, GLOBAL_MEMORY),)
+    if loaders:
+        work = walk.start(name, image.rows)
+        for low, high in walk.parts[name]:
+            for cell in cells:
+                work.load(walk.chip(name), cell.core, cell.width * (high - low), image.rows)
+    walk.layouts[name] = CellLayout(image, walk.parts[name], (tuple(cells for _ in walk.parts[name]),))
+
+
+def _add_node(walk: WorkWalk, node: Node) -> None:
+    match node.operator:
+        case Filter() as operator:
+            _add_layer(walk, node, operator)
+        case Move() as operator if stacks_rows(walk, node, operator):
+            add_stacked_rows(walk, node)
+        case Move() if node.output in walk.views:
+            walk.start(node.output, 1, walk.needs_all(node))
+        case Dot() as operator if can_stream_product(walk.graph, node, walk.parts, walk.views):
+            add_product(walk, node, operator)
+        case Move() if moves_by_line(walk, node):
+            add_line_move(walk, node)
+        case _:
+            add_line_node(walk, node)
+
+
+def _add_layer(walk: WorkWalk, node: Node, operator: Filter) -> None:
+    (name,) = node.inputs
+    if name in walk.views and name not in walk.layouts:
+        materialise(walk, name)
+    match walk.decision.layers.get(filter_key(node)):
+        case LineUnfolding() as chosen:
+            if not walk.is_line_layout(name):
+                cut_lines(walk, name)
+            add_line_layer(walk, node, operator, chosen)
+        case KernelUnfolding() | FullyConnected() as chosen:
+            add_whole_layer(walk, node, operator, chosen)
+        case _:
+            add_whole_node(walk, node)
+
+
+def _add_constants(walk: WorkWalk) -> None:
+    """Adds what brings the constants of each core there: loads, or one product of free crossbars if that is faster."""
+    arch, makes = walk.arch, walk.flow is not None and walk.flow.makes_constants
+    for core, constants in walk.constants.items():
+        work, sizes = walk.constant_readers[core], [size for size, _ in constants.values()]
+        crossbars = -(-sum(sizes) // arch.outputs_per_xbar)
+        product_ns = mvmul_ns(arch, crossbars) + load_ns(arch, 1) + 2 * ISSUE_NS
+        loads_ns = sum(load_ns(arch, size) + ISSUE_NS for size in sizes)
+        if makes and crossbars <= arch.xbars_per_core - walk.crossbars[core] and product_ns < loads_ns:
+            work.load(arch, core, 1)
+            work.compute_ns[core] += mvmul_ns(arch, crossbars) + ISSUE_NS
+            for size, pixels in constants.values():
+                work.copy(arch, core, size, sum(pixels))
+        else:
+            for size in sizes:
+                work.load(arch, core, size)

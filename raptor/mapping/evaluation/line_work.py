@@ -1,0 +1,373 @@
+"""The work of operators that run line by line where their operands are: element-wise functions, windows, sums."""
+
+import math
+
+from raptor.graph.ir import (
+    Bound,
+    ChannelSum,
+    Concat,
+    Constant,
+    Lookup,
+    Map,
+    Move,
+    Node,
+    Pool,
+    Rename,
+    Requantise,
+    Softmax,
+    Stencil,
+    arity,
+)
+from raptor.graph.requantise.vector_program import RequantiseRecipe
+from raptor.graph.streaming_layout import is_token_layout
+from raptor.graph.window import Window, WindowTable
+from raptor.mapping.decision import LineUnfolding
+from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, CellLine, PlacedCell
+from raptor.mapping.evaluation.move_work import add_whole_move, bring_region, materialise
+from raptor.mapping.evaluation.node_work import NodeWork
+from raptor.mapping.evaluation.walk import WorkWalk, window_steps
+from raptor.mapping.evaluation.whole_work import add_whole_node
+from raptor.mapping.modes.integer_costs import requantise_ns
+from raptor.mapping.modes.line_streaming import ChannelRanges, Range, keeps_channels
+from raptor.mapping.modes.line_unfolding import input_columns
+from raptor.mapping.modes.window_axis import input_lines_read
+from raptor.target.arch import Target
+from raptor.target.timing import ISSUE_NS, best_pixels_per_op, pixel_runs_ns, vector_ns
+
+
+def lead_operand(walk: WorkWalk, node: Node) -> str | None:
+    """Returns the operand on whose cores an element-wise function runs; None if it does not run by line."""
+    there = [n for n in node.inputs if walk.is_line_layout(n) and walk.same_pixels(n, node.output)]
+
+    def order(name: str) -> tuple[bool, tuple[int, int]]:
+        return walk.layouts[name].first_core != GLOBAL_MEMORY, walk.critical[name]
+
+    lead = max(there, key=order, default=None)
+    if lead is None or node.output not in walk.parts or not keeps_channels(walk.graph, lead, node.output):
+        return None
+    fits = all(walk.same_pixels(n, node.output) or walk.image(n).pixels == 1 for n in node.inputs)
+    return lead if fits else None
+
+
+def regroup_channels(walk: WorkWalk, work: NodeWork, name: str, parts: ChannelRanges) -> str:
+    """Returns a key of the layout of a tensor with other channel ranges, which are assembled where the first one is."""
+    layout = walk.layouts[name]
+    if layout.parts == parts:
+        return name
+    key = f"{name} by {parts}"
+    if key in walk.layouts:
+        return key
+    lines: list[CellLine] = []
+    for line, alike in layout.distinct():
+        for cells in zip(*line, strict=False):
+            home = cells[0].core
+            for (low, high), cell in zip(layout.parts, cells, strict=True):
+                elements = cell.width * (high - low)
+                if cell.core != home:
+                    walk.move_cell(work, name, cell, home, elements, alike)
+                if home != GLOBAL_MEMORY:
+                    work.copy(walk.chip(name), home, high - low, alike * cell.width)
+        first = line[0]
+        lines.append(tuple(first for _ in parts))
+    walk.layouts[key] = CellLayout(layout.image, parts, tuple(lines))
+    return key
+
+
+def add_map(walk: WorkWalk, node: Node, lead: str) -> None:
+    """Adds an element-wise function by line, on the cores of the operand `lead`."""
+    image, parts = walk.image(node.output), walk.parts[node.output]
+    rounds = walk.layouts[lead].rounds
+    work = walk.start(node.output, rounds, walk.needs_lines(node, rounds))
+    key = regroup_channels(walk, work, lead, parts)
+    layout = sunk_layout(walk, work, node, key) or walk.layouts[key]
+    lines: list[CellLine] = []
+    for y, (line, alike) in enumerate(layout.distinct()):
+        made: list[tuple[PlacedCell, ...]] = []
+        for p, cells in enumerate(line):
+            placed = tuple(c._replace(core=max(c.core, 0)) for c in cells)
+            made.append(placed)
+            for before, cell in zip(cells, placed, strict=True):
+                elements = cell.width * (parts[p][1] - parts[p][0])
+                work.compute_ns[cell.core] += alike * map_ns(walk, node, elements)
+                if before.core == GLOBAL_MEMORY:
+                    work.load(walk.chip(lead), cell.core, elements, alike)
+                bring_operands(walk, work, node, lead, (y, p), cell, alike)
+        lines.append(tuple(made))
+    walk.layouts[node.output] = CellLayout(image, parts, tuple(lines))
+
+
+def map_ns(walk: WorkWalk, node: Node, elements: int) -> float:
+    """Returns the time in ns of an element-wise function of `elements` elements."""
+    result, chip = walk.graph.tensors[node.output].element, walk.chip(node.inputs[0])
+    match node.operator:
+        case Requantise(recipe=RequantiseRecipe() as recipe):
+            return requantise_ns(recipe, result, elements, walk.arch) + ISSUE_NS
+        case Map(function=function):
+            return vector_ns(walk.chip(node.output), elements, arity(function)) + ISSUE_NS
+        case _:
+            return vector_ns(chip, elements, 2, result) + ISSUE_NS
+
+
+def sunk_layout(walk: WorkWalk, work: NodeWork, node: Node, lead: str) -> CellLayout | None:
+    """Returns the layout of a function that runs on the cores of the layer that reads its result, else None."""
+    layer = walk.decision.layers.get(walk.sunk.get(node.output, ""))
+    layout = walk.layouts[lead]
+    if not isinstance(layer, LineUnfolding) or {r for g in layer.grid.ins for r in g} != {*layout.parts}:
+        return None
+    group_of = {part: g for g, group in enumerate(layer.grid.ins) for part in group}
+    cells: list[tuple[PlacedCell, ...]] = []
+    for p, part in enumerate(layout.parts):
+        at = p % len(layer.grid.outs)
+        own = [PlacedCell(*cols, layer.core(s, group_of[part], at)) for s, cols in enumerate(layer.grid.cols)]
+        for cell in own:
+            walk.bring_line(work, lead, (0, p), (cell.first, cell.last), cell.core, lines=layout.rows, exact=True)
+        cells.append(tuple(own))
+    return CellLayout(layout.image, layout.parts, (tuple(cells),))
+
+
+def bring_operands(
+    walk: WorkWalk, work: NodeWork, node: Node, lead: str, at: tuple[int, int], cell: PlacedCell, alike: int
+) -> None:
+    """Adds what an element-wise function needs of its other operands for a cell: line and channel range `at`."""
+    (y, p), parts = at, walk.parts[node.output]
+    low, high = parts[p]
+    for name in node.inputs:
+        if name == lead:
+            continue
+        if walk.same_pixels(name, node.output) and walk.is_line_layout(name):
+            key = regroup_channels(walk, work, name, parts)
+            walk.bring_line(work, key, (y, p), (cell.first, cell.last), cell.core, lines=alike, exact=True)
+        elif name in walk.views and name not in walk.layouts:
+            bring_region(walk, work, name, y, parts[p], (cell.first, cell.last), cell.core, times=alike)
+        elif walk.image(name).pixels == 1:
+            bring_pixel(walk, work, name, parts[p], cell.core)
+    if isinstance(node.operator, Map):
+        for constant in node.operator.operands:
+            if not isinstance(constant, Constant):
+                continue
+            if constant.pixels.shape[:2] == (1, 1):
+                own = constant.pixels[..., low:high] if constant.pixels.shape[-1] > 1 else constant.pixels
+                short = own.size == 1 and is_token_layout(walk.image(node.output))
+                walk.constant(work, cell.core, (own.tobytes(), high - low), 1 if short else high - low, cell.width)
+            else:
+                work.load(walk.chip(node.output), cell.core, cell.width * (high - low), alike)
+
+
+def bring_pixel(walk: WorkWalk, work: NodeWork, name: str, part: Range, core: int) -> None:
+    """Adds the transfer of channels of a tensor of one pixel to a core, once for a sample."""
+    layout = walk.layouts.get(name)
+    if layout is None or not walk.once("pixel", name, part, core):
+        return
+    for (low, high), cells in zip(layout.parts, layout.lines[0], strict=True):
+        if low < part[1] and part[0] < high and cells[0].core != core:
+            walk.move_cell(work, name, cells[0], core, min(high, part[1]) - max(low, part[0]), 1)
+
+
+def add_per_pixel(walk: WorkWalk, node: Node) -> None:
+    """Adds a sum over the channels or a softmax of each pixel, on the cores of the first channel range."""
+    (name,), image, parts = node.inputs, walk.image(node.output), walk.parts[node.output]
+    layout = walk.layouts[name]
+    work = walk.start(node.output, layout.rounds, walk.needs_lines(node, layout.rounds))
+    sums, chip = isinstance(node.operator, ChannelSum), walk.chip(name)
+    channels = walk.image(name).channels
+    pixel_ns = vector_ns(chip, channels, 1 if sums else 2) + ISSUE_NS
+    if sums and image.channels > 1:
+        pixel_ns += vector_ns(chip, image.channels, 1) + ISSUE_NS
+    lines: list[CellLine] = []
+    for line, alike in layout.distinct():
+        cells = tuple(c._replace(core=max(c.core, 0)) for c in line[0])
+        for cell in cells:
+            work.compute_ns[cell.core] += alike * (pixel_ns * cell.width + ISSUE_NS)
+        for (low, high), others in zip(layout.parts[1:], line[1:], strict=True):
+            for other, cell in zip(others, cells, strict=False):
+                if other.core != cell.core:
+                    elements = cell.width * (1 if sums else high - low)
+                    walk.move_cell(work, name, other, cell.core, elements, alike)
+        lines.append(tuple(cells for _ in parts))
+    walk.layouts[node.output] = CellLayout(image, parts, tuple(lines))
+
+
+def add_global_pool(walk: WorkWalk, node: Node) -> None:
+    """Adds a pool over all pixels: each core reduces its own, then one core those of the others."""
+    (name,) = node.inputs
+    layout, chip = walk.layouts[name], walk.chip(node.output)
+    work = walk.start(node.output, layout.rounds, walk.needs_lines(node, layout.rounds))
+    homes: list[int] = []
+    for p, (low, high) in enumerate(layout.parts):
+        home = max(layout.lines[0][p][0].core, 0)
+        homes.append(home)
+        cores: dict[int, None] = {}
+        for line, alike in layout.distinct():
+            for cell in line[p]:
+                core = max(cell.core, 0)
+                work.compute_ns[core] += alike * (vector_ns(chip, cell.width * (high - low), 2) + ISSUE_NS)
+                cores[core] = None
+        size = math.isqrt(len(cores)) if layout.rows == 1 else len(cores)
+        places = list(cores)
+        for k, core in enumerate(places):  # those of a single line are combined in groups first
+            to = home if k % size == 0 else places[k - k % size]
+            if core != to:
+                work.send(chip, core, to, high - low)
+                work.compute_ns[to] += vector_ns(chip, high - low, 2) + ISSUE_NS
+    walk.bind_tiles(node.output, homes)
+
+
+def add_window(walk: WorkWalk, node: Node, window: Window) -> None:
+    """Adds a pool or a depthwise layer by line, on the cores that have the columns of the input."""
+    (name,), image = node.inputs, walk.image(node.output)
+    layout = walk.layouts[name]
+    work = walk.start(node.output, image.rows, walk.needs_lines(node, image.rows, *window_steps(window)))
+    if len(layout.lines) == 1:
+        lines = [_window_line(walk, work, node, window, [(0, layout.rows)], 0, image.rows)]
+    else:
+        lines = [
+            _window_line(walk, work, node, window, [(line, 1) for line, _ in read], read[len(read) // 2][0], 1)
+            for read in input_lines_read(window)
+        ]
+    walk.layouts[node.output] = CellLayout(image, layout.parts, tuple(lines))
+
+
+def _window_line(
+    walk: WorkWalk,
+    work: NodeWork,
+    node: Node,
+    window: Window,
+    read: list[tuple[int, int]],
+    lead: int,
+    alike: int,
+) -> CellLine:
+    """Adds `alike` lines of the result on the cores of line `lead`. `read`: (line, number of lines) of the input."""
+    (name,), made = node.inputs, list[tuple[PlacedCell, ...]]()
+    layout, chip = walk.layouts[name], walk.chip(node.output)
+    for p, cells in enumerate(layout.line(lead)):
+        own: list[PlacedCell] = []
+        channels = layout.parts[p][1] - layout.parts[p][0]
+        for cols, core in share_columns(cells, window.out_dims[-1], 1, window.strides[-1]):
+            pixels = input_columns(window, cols)
+            for line, count in read:
+                walk.bring_line(work, name, (line, p), pixels, core, lines=count, exact=True)
+            width, wide = cols[1] - cols[0], pixels[1] - pixels[0]
+            work.compute_ns[core] += alike * window_ns(chip, node, window, width, wide, channels)
+            if isinstance(node.operator, Stencil):
+                walk.constant(work, core, (node.output, p), window.tap_count * channels)
+            own.append(PlacedCell(*cols, core))
+        made.append(tuple(own))
+    return tuple(made)
+
+
+def add_table(walk: WorkWalk, node: Node, operator: Stencil, table: WindowTable) -> None:
+    """Adds an interpolation by line, on the cores that have the same fraction of the columns of the input."""
+    (name,), image = node.inputs, walk.image(node.output)
+    layout, before, chip = walk.layouts[name], walk.image(node.inputs[0]), walk.chip(node.output)
+    work = walk.start(node.output, image.rows, walk.needs_lines(node, image.rows, before.rows, image.rows, 1))
+    alike = bool((operator.weights == operator.weights[:1]).all())
+    lines: list[CellLine] = []
+    for line, count in layout.distinct():
+        made: list[tuple[PlacedCell, ...]] = []
+        for p, cells in enumerate(line):
+            channels = layout.parts[p][1] - layout.parts[p][0]
+            own = [
+                PlacedCell(*cols, core) for cols, core in share_columns(cells, image.width, image.width, before.width)
+            ]
+            for cell in own:
+                read = cell.first * before.width // image.width, -(-cell.last * before.width // image.width)
+                wider = max(0, read[0] - 1), min(before.width, read[1] + 1)
+                walk.bring_line(work, name, (0, p), wider, cell.core, lines=count, exact=True)
+                together = best_pixels_per_op(chip, cell.width, channels) if alike else 1
+                run_ns = pixel_runs_ns(chip, cell.width, channels, together)
+                work.compute_ns[cell.core] += image.rows / len(layout.lines) * 2 * table.tap_count * run_ns
+            made.append(tuple(own))
+        lines.append(tuple(made))
+    walk.layouts[node.output] = CellLayout(image, layout.parts, (lines[0],))
+
+
+def share_columns(cells: tuple[PlacedCell, ...], width: int, times: int, stride: int) -> list[tuple[Range, int]]:
+    """Returns the output pixels and the core of each input cell: output x is where input x * stride / times is."""
+    found: list[tuple[Range, int]] = []
+    first = 0
+    for i, cell in enumerate(cells):
+        last = min(width, width if i == len(cells) - 1 else -(-cell.last * times // stride))
+        if first < last:
+            found.append(((first, last), max(cell.core, 0)))
+        first = max(first, last)
+    return found
+
+
+def window_ns(chip: Target, node: Node, window: Window, width: int, read: int, channels: int) -> float:
+    """Estimates the time in ns of a line of a pool or depthwise layer: `width` pixels made of `read` pixels."""
+    lines = [len(taps) for taps in input_lines_read(window)]
+    inside = sum(lines) / len(lines) / max(1, math.prod(window.kernel[:-1]))
+    if isinstance(node.operator, Stencil):
+        together = 1 if window.strides[-1] > 1 else best_pixels_per_op(chip, width, channels)
+        return inside * 2 * window.tap_count * pixel_runs_ns(chip, width, channels, together)
+    down, along = inside * math.prod(window.kernel[:-1]), window.kernel[-1]
+    run = width if window.strides[-1] == 1 else 1
+    along_ns = width / run * (vector_ns(chip, run * channels, 2) + ISSUE_NS)
+    if 1 in window.kernel[-2:]:
+        return max(0.0, down * along - 1) * along_ns
+    return max(0.0, down - 1) * (vector_ns(chip, read * channels, 2) + ISSUE_NS) + (along - 1) * along_ns
+
+
+def add_concat(walk: WorkWalk, node: Node) -> None:
+    """Joins layouts by channels; nothing is moved."""
+    first, parts = 0, list[Range]()
+    count = max(len(walk.layouts[name].lines) for name in node.inputs)
+    for name in node.inputs:
+        parts += [(first + low, first + high) for low, high in walk.layouts[name].parts]
+        first += walk.image(name).channels
+    lines = tuple(sum((walk.layouts[name].line(y) for name in node.inputs), ()) for y in range(count))
+    walk.layouts[node.output] = CellLayout(walk.image(node.output), tuple(parts), lines)
+    walk.makers[node.output] = [made for name in node.inputs for made in walk.makers.get(name, ())]
+
+
+def add_rename(walk: WorkWalk, node: Node) -> None:
+    """Gives a layout another name."""
+    (name,) = node.inputs
+    walk.layouts[node.output], walk.makers[node.output] = walk.layouts[name], walk.makers.get(name, [])
+
+
+def add_line_node(walk: WorkWalk, node: Node) -> None:
+    """Adds a node without weights: by line if it can, else on whole tensors."""
+    elementwise = isinstance(node.operator, Map | Requantise | Bound | Lookup)
+    lead = lead_operand(walk, node) if elementwise else None
+    if lead is not None:
+        add_map(walk, node, lead)
+        return
+    for name in node.inputs:
+        if name in walk.views and name not in walk.layouts:
+            materialise(walk, name)
+    lead = lead_operand(walk, node) if elementwise else None  # a view may be lines now
+    if lead is not None:
+        add_map(walk, node, lead)
+        return
+    lines = [name for name in node.inputs if walk.is_line_layout(name)]
+    same = bool(lines) and walk.same_pixels(lines[0], node.output)
+    match node.operator:
+        case Pool() | Stencil() as operator if lines and _slides(walk, node, operator):
+            pass
+        case ChannelSum() | Softmax() if same and node.output in walk.parts:
+            add_per_pixel(walk, node)
+        case Rename() if same:
+            add_rename(walk, node)
+        case Concat() if node.output in walk.parts and len(lines) == len(node.inputs):
+            add_concat(walk, node)
+        case Move():
+            add_whole_move(walk, node)
+        case _:
+            add_whole_node(walk, node)
+
+
+def _slides(walk: WorkWalk, node: Node, operator: Pool | Stencil) -> bool:
+    """Adds a window over an input that is lines. Returns False if it does not work by line."""
+    image = walk.image(node.output)
+    slides = node.output in walk.parts and not is_token_layout(image)
+    match operator.window:
+        case Window() as window if isinstance(operator, Pool) and window.out_pixels == 1 and not window.transposed:
+            add_global_pool(walk, node)
+        case Window() as window if slides and len(window.kernel) >= 2:
+            add_window(walk, node, window)
+        case WindowTable() as table if slides and isinstance(operator, Stencil):
+            add_table(walk, node, operator, table)
+        case _:
+            return False
+    return True

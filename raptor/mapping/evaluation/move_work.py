@@ -1,0 +1,304 @@
+"""The work of rearrangements: gathers line by line, and views, of which readers gather the regions that they need."""
+
+from collections.abc import Iterator
+from itertools import groupby, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph.ir import Move, Node
+from raptor.graph.layers import filter_key
+from raptor.graph.run_encoding import find_runs
+from raptor.graph.streaming_layout import MOST_LINES
+from raptor.mapping.decision import LineUnfolding
+from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, CellLine, PlacedCell, under
+from raptor.mapping.evaluation.node_work import NodeWork, StepNeed
+from raptor.mapping.evaluation.region_origins import LineRegion, RegionOrigins
+from raptor.mapping.evaluation.walk import WorkWalk
+from raptor.mapping.modes.epilogue_cost import find_pointwise_readers
+from raptor.mapping.modes.line_streaming import Range
+from raptor.target.timing import ISSUE_NS, copy_ns, vector_ns
+
+Ints = npt.NDArray[np.int64]
+
+
+def find_origins(walk: WorkWalk, node: Node, wanted: Ints, lead: str = "") -> RegionOrigins:
+    """Returns the origins of elements `wanted` of the operands of a move, which are numbered one after another.
+
+    `lead`: the operand whose first element says where the region is gathered, if it has any.
+    """
+    first, lines, cores = 0, list[LineRegion](), list[tuple[bool, int, int]]()
+    where, offset = np.full(len(wanted), -1), np.zeros(len(wanted), np.int64)
+    for name in node.inputs:
+        size = walk.image(name).elements
+        inside = np.flatnonzero((wanted >= first) & (wanted < first + size))
+        if len(inside):
+            number, offset[inside], regions = _line_regions(walk, name, wanted[inside] - first)
+            where[inside] = len(lines) + number
+            lines += regions
+            cell = int(walk.layouts[name].cell_of_element.reshape(-1)[wanted[inside[0]] - first])
+            cores.append((name != lead, int(inside[0]), walk.layouts[name].core_of(cell)))
+        first += size
+    runs = find_runs(where, offset)
+    core = max(0, min(cores)[2]) if cores else 0
+    if len(lines) == 1 and len(runs) == 1 and runs[0, 3] == 1:
+        return RegionOrigins(tuple(lines), core, ())
+    kinds, counts = np.unique(np.stack([runs[:, 4], (runs[:, 3] != 1) & (runs[:, 4] > 1)]), axis=1, return_counts=True)
+    copies = tuple((n, bool(s), c) for n, s, c in zip(*kinds.tolist(), counts.tolist(), strict=True))
+    return RegionOrigins(tuple(lines), core, copies)
+
+
+def _line_regions(walk: WorkWalk, name: str, elements: Ints) -> tuple[Ints, Ints, list[LineRegion]]:
+    """Returns the regions that hold some elements of a tensor, after each element's region and offset."""
+    image, layout = walk.image(name), walk.layouts[name]
+    pixel, channel = np.divmod(elements, image.channels)
+    row, column = (np.zeros_like(pixel), pixel) if layout.whole else np.divmod(pixel, image.width)
+    ends = np.array([high for _, high in layout.parts])
+    keys, number = np.unique(row * len(ends) + np.searchsorted(ends, channel, side="right"), return_inverse=True)
+    order = np.argsort(number, kind="stable")
+    starts = np.searchsorted(number[order], np.arange(len(keys)))
+    low, left = (np.minimum.reduceat(values[order], starts) for values in (channel, column))
+    high, right = (np.maximum.reduceat(values[order], starts) for values in (channel, column))
+    wide = high - low + 1
+    offset = (column - left[number]) * wide[number] + channel - low[number]
+    regions: list[LineRegion] = []
+    for k, key in enumerate(keys):
+        y, part = divmod(int(key), len(ends))
+        cut = int(wide[k]) < layout.parts[part][1] - layout.parts[part][0] and image.width > 1
+        regions.append(
+            LineRegion(name, y, part, (int(left[k]), int(right[k]) + 1), (int(low[k]), int(high[k]) + 1), cut)
+        )
+    return number, offset, regions
+
+
+def gather(walk: WorkWalk, work: NodeWork, origins: RegionOrigins, core: int, times: float = 1.0) -> None:
+    """Adds the messages that bring a region to a core, and the copies that put it in order."""
+    for region in origins.lines:
+        if not walk.once(region, core):
+            continue
+        layout = walk.layouts[region.name]
+        if layout.whole:
+            cells = [(cell, layout.elements(region.part, cell)) for cell in layout.line(0)[region.part]]
+        else:
+            pixels, channels = under(layout.line(region.row)[region.part], region.cols), region.channels
+            cells = [(cell, width * (channels[1] - channels[0])) for cell, width in pixels]
+        if all(cell.core == core for cell, _ in cells):
+            continue
+        for cell, elements in cells:
+            cut = region.cut and cell.core != GLOBAL_MEMORY
+            if cut and walk.once("cut", region.name, region.row, region.part, region.channels, cell):
+                work.copy(
+                    walk.chip(region.name), cell.core, region.channels[1] - region.channels[0], times * cell.width
+                )
+            walk.move_cell(work, region.name, cell, core, elements, times)
+    chip = walk.chip(work.name)
+    for length, strided, count in origins.runs:
+        run_ns = vector_ns(chip, length, 1) if strided else copy_ns(chip, length)
+        work.compute_ns[core] += times * count * (run_ns + ISSUE_NS)
+
+
+def _sources(walk: WorkWalk, node: Node) -> Ints:
+    """Returns the source of each element of a moved tensor: [lines, columns, channels]."""
+    image = walk.image(node.output)
+    assert isinstance(node.operator, Move)
+    return node.operator.sources.reshape(image.rows, image.width, image.channels)
+
+
+# Views
+
+
+def bring_region(
+    walk: WorkWalk, work: NodeWork, name: str, line: int, part: Range, cols: Range, core: int, *, times: float = 1.0
+) -> None:
+    """Adds what brings a region of a tensor, which may be a view that is not materialised, to a core."""
+    if not walk.once("region", name, line, part, cols, core):
+        return
+    if name in walk.layouts and not walk.layouts[name].whole:
+        layout = walk.layouts[name]
+        for p, (low, high) in enumerate(layout.parts):
+            both = min(high, part[1]) - max(low, part[0])
+            for cell, width in under(layout.line(line)[p], cols) if both > 0 else ():
+                if cell.core != core:
+                    walk.move_cell(work, name, cell, core, width * both, times)
+        return
+    node = walk.views[name]
+    for operand in node.inputs:
+        if operand in walk.views and operand not in walk.layouts:
+            materialise(walk, operand)
+    gather(walk, work, view_origins(walk, node, line, part, cols), core, times)
+
+
+def view_origins(walk: WorkWalk, node: Node, line: int, part: Range, cols: Range) -> RegionOrigins:
+    """Returns the origins of a region of a view, which several cores may ask for."""
+    key = node.output, line, part, cols
+    if key not in walk.regions:
+        region = _sources(walk, node)[line, slice(*cols), slice(*part)]
+        walk.regions[key] = find_origins(walk, node, region.reshape(-1))
+    return walk.regions[key]
+
+
+def materialise(walk: WorkWalk, name: str) -> None:
+    """Adds the work that makes a view: where the next layer reads it if known, else where its elements are."""
+    node, image = walk.views[name], walk.image(name)
+    for operand in node.inputs:
+        if operand in walk.views and operand not in walk.layouts:
+            materialise(walk, operand)
+    made = walk.makers[name][0] if name in walk.makers else walk.start(name, 1, walk.needs_all(node))
+    if name not in walk.parts:
+        origins = find_origins(walk, node, _sources(walk, node).reshape(-1))
+        gather(walk, made, origins, origins.core)
+        walk.bind_tiles(name, [origins.core])
+        return
+    lines: list[CellLine] = []
+    for y in range(image.rows):
+        line: list[tuple[PlacedCell, ...]] = []
+        for part in walk.parts[name]:
+            cells = _wanted_cells(walk, name, part) or tuple(_owned_cells(walk, node, y))
+            for cell in cells:
+                origins = view_origins(walk, node, y, part, (cell.first, cell.last))
+                gather(walk, made, origins, cell.core)
+            line.append(cells)
+        lines.append(tuple(line))
+    walk.layouts[name] = CellLayout(image, walk.parts[name], tuple(lines) if len({*lines}) > 1 else (lines[0],))
+
+
+def _wanted_cells(walk: WorkWalk, name: str, part: Range) -> tuple[PlacedCell, ...]:
+    """Returns the cells in which the next layer by line reads channels of a view; none if there is no such layer."""
+    for node in find_pointwise_readers(walk.readers, name):
+        chosen = walk.decision.layers.get(filter_key(node))
+        if isinstance(chosen, LineUnfolding):
+            return tuple(PlacedCell(*cols, chosen.receiving_core(s, part)) for s, cols in enumerate(chosen.grid.cols))
+    return ()
+
+
+def _owned_cells(walk: WorkWalk, node: Node, line: int) -> Iterator[PlacedCell]:
+    """Yields runs of pixels of a line of a view whose first element is on the same core."""
+    first = _sources(walk, node)[line, :, 0]
+    cores = np.zeros(len(first), np.int64)
+    start = 0
+    for name in node.inputs:
+        image, layout = walk.image(name), walk.layouts[name]
+        inside = (first >= start) & (first < start + image.elements)
+        cells = layout.cell_of_element.reshape(-1)[first[inside] - start]
+        cores[inside] = layout.cell_cores[cells % len(layout.cell_cores)]
+        start += image.elements
+    chosen: list[int] = np.maximum(cores, 0).tolist()
+    places = list(enumerate(chosen))
+    for core, run in groupby(places, key=lambda place: place[1]):
+        xs = [x for x, _ in run]
+        yield PlacedCell(xs[0], xs[-1] + 1, core)
+
+
+# Whole tensors
+
+
+def add_whole_move(walk: WorkWalk, node: Node) -> None:
+    """Adds a rearrangement of whole tensors, on the core of the first element."""
+    work = walk.start(node.output, 1, walk.needs_all(node))
+    origins = find_origins(walk, node, _sources(walk, node).reshape(-1))
+    gather(walk, work, origins, origins.core)
+    walk.bind_tiles(node.output, [origins.core])
+
+
+# Rows of one pixel
+
+
+def stacks_rows(walk: WorkWalk, node: Node, operator: Move) -> bool:
+    """True if nothing reads a move whose rows are tensors of one pixel, in any order: they stay where they are."""
+    image = walk.image(node.output)
+    if node.output in walk.readers or image.width > 1 or any(walk.image(name).pixels > 1 for name in node.inputs):
+        return False
+    if any(walk.image(name).channels != image.channels for name in node.inputs):
+        return False
+    return len(node.inputs) == image.rows and bool((np.diff(operator.sources, axis=1) == 1).all())
+
+
+def add_stacked_rows(walk: WorkWalk, node: Node) -> None:
+    """Binds rows that stay where they are; nothing is moved."""
+    image = walk.image(node.output)
+    starts: list[int] = _sources(walk, node)[:, 0, 0].tolist()
+    names = [node.inputs[first // image.channels] for first in starts]
+    parts = walk.layouts[names[0]].parts
+    lines = tuple(walk.layouts[name].line(0) for name in names)
+    walk.layouts[node.output] = CellLayout(image, parts, lines)
+    walk.makers[node.output] = [made for name in names for made in walk.makers.get(name, ())]
+
+
+# Gathers line by line
+
+
+def moves_by_line(walk: WorkWalk, node: Node) -> bool:
+    """True if each line of a moved tensor reads few lines of its operands, which are lines."""
+    if node.output not in walk.parts or not all(walk.is_line_layout(name) for name in node.inputs):
+        return False
+    lines = np.sort(_source_lines(walk, node).reshape(walk.image(node.output).rows, -1), axis=1)
+    return int(((lines[:, 1:] != lines[:, :-1]) & (lines[:, 1:] >= 0)).sum(axis=1).max(initial=0)) < MOST_LINES
+
+
+def _source_lines(walk: WorkWalk, node: Node) -> Ints:
+    """Returns the line of each element's source, numbered over all operands; -1 for zeros."""
+    sources = _sources(walk, node)
+    found, first, lines = np.full(sources.shape, -1), 0, 0
+    for name in node.inputs:
+        image = walk.image(name)
+        inside = (sources >= first) & (sources < first + image.elements)
+        found[inside] = lines + (sources[inside] - first) // (image.width * image.channels)
+        first, lines = first + image.elements, lines + image.rows
+    return found
+
+
+def add_line_move(walk: WorkWalk, node: Node) -> None:
+    """Adds a rearrangement line by line, on the cores of the operand that is ready last."""
+    image, parts = walk.image(node.output), walk.parts[node.output]
+
+    def order(name: str) -> tuple[bool, tuple[int, int]]:
+        return walk.layouts[name].first_core != GLOBAL_MEMORY, walk.critical[name]
+
+    lead = max(node.inputs, key=order)
+    work = walk.start(node.output, image.rows, _move_needs(walk, node))
+    sources, columns = _sources(walk, node), _columns(walk, node, lead)
+    uneven = any(len(walk.layouts[name].lines) > 1 for name in node.inputs)
+    count = image.rows if uneven else min(image.rows, MOST_LINES)  # else few lines in the middle stand for all
+    first = (image.rows - count) // 2
+    lines: list[CellLine] = []
+    for y in range(first, first + count):
+        line: list[tuple[PlacedCell, ...]] = []
+        for low, high in parts:
+            cells: list[PlacedCell] = []
+            for cols in columns:
+                origins = find_origins(walk, node, sources[y, slice(*cols), low:high].reshape(-1), lead)
+                cell = PlacedCell(*cols, origins.core)
+                cells.append(cell)
+                gather(walk, work, origins, cell.core, image.rows / count)
+            line.append(tuple(cells))
+        lines.append(tuple(line))
+    walk.layouts[node.output] = CellLayout(image, parts, tuple(lines) if uneven else (lines[count // 2],))
+
+
+def _columns(walk: WorkWalk, node: Node, lead: str) -> list[Range]:
+    """Cuts the columns of a result where the elements of the leading operand come from another cell."""
+    image, sources = walk.image(lead), _sources(walk, node)
+    first = sum(walk.image(name).elements for name in node.inputs[: node.inputs.index(lead)])
+    inside = (sources >= first) & (sources < first + image.elements)
+    read = np.where(inside, (sources - first) // image.channels % image.width, image.width).min(axis=(0, 2))
+    ends = np.array([cell.last for cell in walk.layouts[lead].line(0)[0]])
+    cell: Ints = np.searchsorted(ends, read, side="right")
+    known = np.flatnonzero(cell < len(ends))  # padding belongs to the column before it
+    before = np.maximum(np.searchsorted(known, np.arange(len(cell)), side="right") - 1, 0)
+    cuts = np.flatnonzero(np.diff(cell[known[before]])) + 1 if len(known) else ()
+    return list(pairwise([0, *map(int, cuts), len(cell)]))
+
+
+def _move_needs(walk: WorkWalk, node: Node) -> list[StepNeed]:
+    """Returns the needs of a move by line: the last line of each operand that a line reads, as a straight line."""
+    read, rows, first = _source_lines(walk, node), walk.image(node.output).rows, 0
+    found: list[StepNeed] = []
+    for name in node.inputs:
+        count = walk.image(name).rows
+        own = np.where((read >= first) & (read < first + count), read - first, -1).reshape(rows, -1).max(axis=1)
+        reach = int((own - np.arange(rows) * count // rows).max(initial=0))
+        for made in walk.makers.get(name, ()):
+            by_line = made.steps == count
+            found.append(StepNeed(made, count, rows, reach) if by_line else StepNeed(made, 0, 1, made.steps - 1))
+        first += count
+    return found

@@ -1,0 +1,86 @@
+"""The work of one node of a decision: what each core computes and moves for it, in a number of equal steps."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from raptor.target.arch import Target, estimate_flit_ns
+from raptor.target.timing import ISSUE_NS, copy_ns, global_port_ns, load_ns, typical_message_times
+
+
+@dataclass(slots=True)
+class MessageSum:
+    """Messages between two cores, added up: their number, and times in ns as in `raptor.target.timing.MessageTimes`."""
+
+    count: float = 0.0
+    sender_ns: float = 0.0
+    wire_ns: float = 0.0
+    receiver_ns: float = 0.0
+
+
+@dataclass(slots=True)
+class MemorySum:
+    """Loads and stores of a core, added up: ns at the port of global memory, and the rest of their time."""
+
+    port_ns: float = 0.0
+    rest_ns: float = 0.0
+
+
+@dataclass(slots=True)
+class NodeWork:
+    """The work for one node and sample, or for the loads of one model input, in `steps` equal steps.
+
+    A step is a line of the result if the node works by line. `needs`: the work of each operand, and which of its steps
+    each step needs (`StepNeed`). compute_ns: time of vector units and crossbars by core. messages: keyed by (sender,
+    receiver). memory: loads and stores by core.
+    """
+
+    name: str
+    steps: int = 1
+    needs: "list[StepNeed]" = field(default_factory=list["StepNeed"])
+    compute_ns: defaultdict[int, float] = field(default_factory=lambda: defaultdict[int, float](float))
+    messages: dict[tuple[int, int], MessageSum] = field(default_factory=dict[tuple[int, int], MessageSum])
+    memory: dict[int, MemorySum] = field(default_factory=dict[int, MemorySum])
+
+    def load(self, arch: Target, core: int, elements: int, times: float = 1.0) -> None:
+        """Adds loads or stores of a core. `arch`: with the element type."""
+        port_ns = global_port_ns(arch, elements)
+        found = self.memory.setdefault(core, MemorySum())
+        found.port_ns += times * port_ns
+        found.rest_ns += times * (load_ns(arch, elements) + ISSUE_NS - port_ns)
+
+    def copy(self, arch: Target, core: int, elements: int, times: float = 1.0) -> None:
+        """Adds copies inside the memory of a core."""
+        self.compute_ns[core] += times * (copy_ns(arch, elements) + ISSUE_NS)
+
+    def send(self, arch: Target, source: int, to: int, elements: int, times: float = 1.0) -> None:
+        """Adds messages from core `source` to core `to`, at the average distance of two cores."""
+        sender_ns, wire_ns, receiver_ns = typical_message_times(arch, elements)
+        found = self.messages.setdefault((source, to), MessageSum())
+        found.count += times
+        found.sender_ns += times * (sender_ns + ISSUE_NS)
+        found.wire_ns += times * wire_ns
+        found.receiver_ns += times * (receiver_ns + ISSUE_NS)
+
+    def core_ns(self, arch: Target) -> dict[int, float]:
+        """Returns the time in ns for which each core is busy with the node, without waiting."""
+        busy = defaultdict[int, float](float, self.compute_ns)
+        asking_ns = 2 * estimate_flit_ns(arch)
+        for (source, to), message in self.messages.items():
+            busy[source] += message.count * asking_ns + message.sender_ns
+            busy[to] += message.count * asking_ns + message.receiver_ns
+        for core, moved in self.memory.items():
+            busy[core] += moved.port_ns + moved.rest_ns
+        return busy
+
+
+@dataclass(frozen=True, slots=True)
+class StepNeed:
+    """What a node needs of an operand: step y needs the first `y * stride // spread + reach + 1` steps of its work.
+
+    If the operand has fewer steps, it needs all.
+    """
+
+    work: NodeWork
+    stride: int
+    spread: int
+    reach: int

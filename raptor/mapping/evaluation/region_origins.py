@@ -1,0 +1,32 @@
+"""Where the elements of a region of a rearranged tensor come from."""
+
+from dataclasses import dataclass
+
+from raptor.mapping.modes.line_streaming import Range
+
+
+@dataclass(frozen=True, slots=True)
+class LineRegion:
+    """The pixels and channels that a region needs of a line and channel range: a rectangle that contains them.
+
+    cut: True if the channels are cut out on the cores that have them, and only they are sent.
+    """
+
+    name: str
+    row: int
+    part: int
+    cols: Range
+    channels: Range
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RegionOrigins:
+    """Where the elements of a region of a moved tensor are. `core`: that of the first element; 0 for global memory.
+
+    runs: (length, True if strided, number) of the copies that put the elements in order; none if they are a whole tile.
+    """
+
+    lines: tuple[LineRegion, ...]
+    core: int
+    runs: tuple[tuple[int, bool, int], ...]

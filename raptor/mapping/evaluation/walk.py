@@ -1,0 +1,197 @@
+"""State of a walk over the nodes of a graph that adds up the work of a decision."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from raptor.graph.ir import Filter, Graph, Node
+from raptor.graph.layers import filter_key, graph_tile_channels
+from raptor.graph.window import Window
+from raptor.mapping.decision import Decision, LineFlow
+from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, PlacedCell, under
+from raptor.mapping.evaluation.node_work import NodeWork, StepNeed
+from raptor.mapping.evaluation.region_origins import RegionOrigins
+from raptor.mapping.modes.critical_operand import CriticalPosition, find_critical_positions
+from raptor.mapping.modes.epilogue_cost import find_sunk_maps
+from raptor.mapping.modes.line_streaming import ChannelRanges, Range, cut_channels, find_views, line_channel_ranges
+from raptor.mapping.modes.window_axis import input_lines_read
+from raptor.target.arch import Target
+from raptor.target.chip_elements import ElementType
+from raptor.target.tensor_layout import Image
+
+
+@dataclass(slots=True)
+class WorkWalk:
+    """The layouts and the work of the nodes so far.
+
+    parts: channel ranges of the tensors that stream; empty if values are whole tiles. layouts: where the elements of
+    each tensor are; views have none until they are materialised. makers: the work that makes each tensor. views: nodes
+    of the moves of which only regions are made, `regions`. critical, sunk, turns: position of each tensor in the
+    critical path, the layer on whose cores it is computed (`find_sunk_maps`), and the number of the node that makes it.
+    tile: channels of a whole tile. chips: the target with each element type. constants: for each core, the elements of
+    its constants, by contents, and for how many pixels they are repeated; constant_readers: the first work that reads
+    one. crossbars: crossbars in use on each core. lines_on: pixels of a line that were copied to a core, keyed by
+    tensor, line, channel range and core. done: what happens once only (`once`). steps: tensors that each layer makes.
+    """
+
+    graph: Graph
+    decision: Decision
+    arch: Target
+    parts: dict[str, ChannelRanges] = field(init=False)
+    critical: dict[str, CriticalPosition] = field(init=False)
+    sunk: dict[str, str] = field(init=False)
+    views: dict[str, Node] = field(init=False)
+    tile: int = field(init=False)
+    chips: dict[ElementType, Target] = field(default_factory=dict[ElementType, Target])
+    turns: dict[str, int] = field(init=False)
+    layouts: dict[object, CellLayout] = field(default_factory=dict[object, CellLayout])
+    makers: dict[str, list[NodeWork]] = field(default_factory=dict[str, list[NodeWork]])
+    works: list[NodeWork] = field(default_factory=list[NodeWork])
+    constants: defaultdict[int, dict[object, tuple[int, set[int]]]] = field(
+        default_factory=lambda: defaultdict(dict[object, tuple[int, set[int]]])
+    )
+    constant_readers: dict[int, NodeWork] = field(default_factory=dict[int, NodeWork])
+    crossbars: defaultdict[int, int] = field(default_factory=lambda: defaultdict[int, int](int))
+    lines_on: defaultdict[object, list[Range]] = field(default_factory=lambda: defaultdict(list[Range]))
+    done: set[object] = field(default_factory=set[object])
+    regions: dict[object, RegionOrigins] = field(default_factory=dict[object, RegionOrigins])
+    readers: dict[str, list[Node]] = field(init=False)
+    steps: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list[str]))
+
+    def __post_init__(self) -> None:
+        streams = isinstance(self.decision.flow, LineFlow) and self.decision.flow.streamed
+        self.parts = line_channel_ranges(self.graph, self.arch.xbar_rows) if streams else {}
+        views = find_views(self.graph, self.parts)
+        self.views = {node.output: node for node in self.graph.nodes if node.output in views}
+        self.critical, self.sunk = find_critical_positions(self.graph), find_sunk_maps(self.graph)
+        self.readers = self.graph.readers()
+        self.tile = graph_tile_channels(self.graph, self.arch)
+        self.turns = {node.output: i for i, node in enumerate(self.graph.nodes)}
+        for node in self.graph.nodes:
+            if isinstance(node.operator, Filter):
+                self.steps[filter_key(node)].append(node.output)
+
+    @property
+    def flow(self) -> LineFlow | None:
+        return self.decision.flow if isinstance(self.decision.flow, LineFlow) else None
+
+    def image(self, name: str) -> Image:
+        return self.graph.tensors[name].image
+
+    def chip(self, name: str) -> Target:
+        """Returns the target with the element type of a tensor."""
+        element = self.graph.tensors[name].element
+        if element not in self.chips:
+            self.chips[element] = self.arch.with_element(element)
+        return self.chips[element]
+
+    def start(self, name: str, steps: int = 1, needs: "list[StepNeed] | None" = None) -> NodeWork:
+        """Adds the work that makes a tensor."""
+        work = NodeWork(name, steps, needs or [])
+        self.works.append(work)
+        self.makers[name] = [work]
+        return work
+
+    def needs_all(self, node: Node) -> list[StepNeed]:
+        """Returns the needs of a node that reads all lines of its operands first."""
+        return [StepNeed(made, 0, 1, made.steps - 1) for name in node.inputs for made in self.makers.get(name, ())]
+
+    def needs_lines(self, node: Node, rounds: int, stride: int = 1, spread: int = 1, reach: int = 0) -> list[StepNeed]:
+        """Returns the needs of a node in `rounds` steps, each of which needs the same share of an operand's lines.
+
+        An operand with other lines is needed whole. stride, spread, reach: as in `StepNeed`.
+        """
+        found: list[StepNeed] = []
+        for name in node.inputs:
+            for made in self.makers.get(name, ()):
+                by_line = made.steps == (self.image(name).rows if (stride, spread) != (1, 1) else rounds)
+                found.append(StepNeed(made, stride, spread, reach) if by_line else StepNeed(made, 0, 1, made.steps - 1))
+        return found
+
+    def once(self, *key: object) -> bool:
+        """True the first time that it is asked for a key."""
+        if key in self.done:
+            return False
+        self.done.add(key)
+        return True
+
+    def order(self, name: str) -> int:
+        """Returns when a tensor is made; tensors that are made later have larger numbers."""
+        return self.turns.get(name, -1)
+
+    def is_line_layout(self, name: str) -> bool:
+        """True if a tensor exists as lines on cores or in global memory."""
+        return name in self.layouts and not self.layouts[name].whole
+
+    def same_pixels(self, name: str, other: str) -> bool:
+        """True if tensor `name` streams and has as many rows and columns as `other`."""
+        a, b = self.image(name), self.image(other)
+        return name in self.parts and (a.rows, a.width) == (b.rows, b.width)
+
+    def bind_tiles(self, name: str, cores: list[int]) -> None:
+        """Records whole tiles of a tensor: channel range k is on `cores[k]`, or all on the last core of the list."""
+        image, parts = self.image(name), cut_channels(self.image(name).channels, self.tile)
+        cells = tuple((PlacedCell(0, image.width, cores[min(k, len(cores) - 1)]),) for k in range(len(parts)))
+        self.layouts[name] = CellLayout(image, parts, (cells,), whole=True)
+
+    def constant(self, work: NodeWork, core: int, contents: object, elements: int, pixels: int = 1) -> None:
+        """Records that a core reads a constant, repeated for some pixels; equal contents are there once."""
+        self.constants[core].setdefault(contents, (elements, set()))[1].add(pixels)
+        self.constant_readers.setdefault(core, work)
+
+    def move_cell(self, work: NodeWork, name: str, cell: PlacedCell, to: int, elements: int, times: float) -> None:
+        """Adds the transfer of elements of a cell to a core, `times` times."""
+        if cell.core == GLOBAL_MEMORY:
+            work.load(self.chip(name), to, elements, times)
+        elif cell.core == to:
+            work.copy(self.chip(name), to, elements, times)
+        else:
+            work.send(self.chip(name), cell.core, to, elements, times)
+
+    def bring_line(
+        self,
+        work: NodeWork,
+        name: str,
+        place: tuple[int, int],
+        cols: Range,
+        core: int,
+        *,
+        lines: float,
+        exact: bool = False,
+    ) -> None:
+        """Adds copies of pixels `cols` of `lines` lines to a core, unless it has them; with `exact`, and no others.
+
+        `place`: number of the line and of the channel range. Where all lines are alike, the first one stands for them.
+        """
+        layout = self.layouts[name]
+        row, part = place[0] if len(layout.lines) > 1 else 0, place[1]
+        cells, held = layout.line(row)[part], self.lines_on[name, row, part, core]
+        there = [*((c.first, c.last) for c in cells if c.core == core), *held]
+        if any(cols == have if exact else have[0] <= cols[0] and cols[1] <= have[1] for have in there):
+            return
+        held.append(cols)
+        low, high = layout.parts[part]
+        for cell, width in under(cells, cols):
+            self.move_cell(work, name, cell, core, width * (high - low), lines)
+
+    def layer_steps(self, node: Node) -> tuple[int, int]:
+        """Returns (number of a time step of a recurrent layer, number of its steps)."""
+        steps = self.steps[filter_key(node)]
+        return steps.index(node.output), len(steps)
+
+
+def iterate_tiles(layout: CellLayout) -> Iterator[tuple[int, PlacedCell, int]]:
+    """Yields (channel range number, cell, number of equal lines) of all cells of a layout."""
+    for line, alike in layout.distinct():
+        for part, cells in enumerate(line):
+            for cell in cells:
+                yield part, cell, alike
+
+
+def window_steps(window: Window) -> tuple[int, int, int]:
+    """Returns (stride, spread, reach) of the lines under a window, as in `StepNeed`."""
+    reach = max((line for line, _ in input_lines_read(window)[0]), default=0)
+    if window.transposed:
+        return window.in_lines, window.out_lines, reach
+    return math.prod(window.strides[:-1]), 1, reach
