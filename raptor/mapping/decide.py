@@ -10,12 +10,13 @@ from raptor.graph.ir import Graph
 from raptor.graph.layers import find_filters
 from raptor.mapping.check_decision import decision_faults
 from raptor.mapping.decision import Decision
+from raptor.mapping.evaluation.decision_work import decision_work
+from raptor.mapping.evaluation.evaluate import WorkBounds
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import Pace
 from raptor.mapping.row_mapping import NothingStreamsError
 from raptor.mapping.search_trial import SearchTrial
 from raptor.mapping.strategies import Strategy
-from raptor.mapping.time_estimate import estimate_times
 from raptor.target.arch import Target
 from raptor.transforms.compose_gathers import compose_gathers
 from raptor.transforms.fuse_horizontally import find_fusions, fuse_horizontally
@@ -93,7 +94,7 @@ def choose_units(graph: Graph, arch: Target, mapper: MappingState, rewrites: Rew
 
 
 def choose_fusion(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoice) -> RewriteChoice:
-    """Adds to `rewrites` the layers to fuse horizontally, if that lowers the load of the busiest core of the mapping.
+    """Adds to `rewrites` the layers to fuse horizontally, if that lowers the work of the busiest core, or at the port.
 
     Makes the decisions with and without fusion, and keeps the better one for `map`.
     """
@@ -109,7 +110,8 @@ def choose_fusion(graph: Graph, arch: Target, mapper: MappingState, rewrites: Re
             decision = mapper.source.place(rewritten, arch, mapper.cache)
         except NothingStreamsError:
             break
-        interval_ns = estimate_times(rewritten, decision, arch, mapper.cache).interval_ns
+        works = decision_work(rewritten, decision, arch)
+        interval_ns = WorkBounds.from_work(works, arch).least_interval_ns
         if mapper.known_decision is None or interval_ns <= WORTH_FUSING * least_ns:
             best, least_ns, mapper.known_decision = choice, interval_ns, (choice, decision)
     return best

@@ -1,8 +1,7 @@
-"""Evaluates a decision: latency, interval and what binds, by the list schedule of its work."""
+"""Evaluates a decision before anything is lowered: what binds, and latency and interval by a list schedule."""
 
+from collections import Counter
 from dataclasses import dataclass
-
-import numpy as np
 
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision, LineFlow
@@ -18,35 +17,44 @@ MOST_ROUNDS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Estimated times of a decision in ns.
+class WorkBounds:
+    """Lower bounds on the interval of a decision, in ns, as `explain` shows them for a program.
 
-    latency_ns: of a single sample. interval_ns: between samples in the steady state. busiest_ns: work of the core with
-    most work, `core`. port_ns: time at the port of global memory.
+    busiest_ns: work of `core`, the core with most work. port_ns: time at the port of global memory.
     """
 
-    latency_ns: float
-    interval_ns: float
     busiest_ns: float
     core: int
     port_ns: float
 
+    @classmethod
+    def from_work(cls, works: list[NodeWork], arch: Target) -> "WorkBounds":
+        busy = Counter[int]()
+        for work in works:
+            busy.update(work.core_ns(arch))
+        core, busiest_ns = max(busy.items(), key=lambda item: (item[1], -item[0]), default=(0, 0.0))
+        port_ns = sum(memory.port_ns for work in works for memory in work.memory.values())
+        return cls(busiest_ns, core, port_ns)
+
+    @property
+    def least_interval_ns(self) -> float:
+        """The larger bound."""
+        return max(self.busiest_ns, self.port_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Estimated times of a decision in ns: of a single sample, and between samples in the steady state."""
+
+    latency_ns: float
+    interval_ns: float
+    bounds: WorkBounds
+
 
 def evaluate(graph: Graph, decision: Decision, arch: Target, aim: OrderObjective = BALANCED_OBJECTIVE) -> Evaluation:
-    """Evaluates a decision about a graph that has all rewrites."""
-    return evaluate_work(decision_work(graph, decision, arch), decision, arch, aim)
-
-
-def evaluate_work(
-    works: list[NodeWork], decision: Decision, arch: Target, aim: OrderObjective = BALANCED_OBJECTIVE
-) -> Evaluation:
-    """Evaluates the work of a decision."""
+    """Evaluates a decision about a graph that has all rewrites. `aim`: that of the order of work."""
+    works = decision_work(graph, decision, arch)
+    bounds = WorkBounds.from_work(works, arch)
     patience_ns = decision.flow.patience_ns if isinstance(decision.flow, LineFlow) else chip_patience_ns(arch)
-    work = schedule_work(works, arch, MOST_ROUNDS)
-    latency_ns, interval_ns = estimate_order_times(work, patience_ns, aim)
-    busy: dict[int, float] = {}
-    for node in works:
-        for core, ns in node.core_ns(arch).items():
-            busy[core] = busy.get(core, 0.0) + ns
-    core = max(busy, key=busy.__getitem__, default=0)
-    return Evaluation(latency_ns, interval_ns, busy.get(core, 0.0), core, float(np.sum(work.memory_ns)))
+    times = estimate_order_times(schedule_work(works, arch, MOST_ROUNDS), patience_ns, aim)
+    return Evaluation(*times, bounds)

@@ -15,6 +15,7 @@ from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, Cel
 from raptor.mapping.evaluation.node_work import NodeWork, StepNeed
 from raptor.mapping.evaluation.region_origins import LineRegion, RegionOrigins
 from raptor.mapping.evaluation.walk import WorkWalk
+from raptor.mapping.evaluation.whole_work import cut_lines
 from raptor.mapping.modes.epilogue_cost import find_pointwise_readers
 from raptor.mapping.modes.line_streaming import Range
 from raptor.target.timing import ISSUE_NS, copy_ns, vector_ns
@@ -113,11 +114,13 @@ def bring_region(
     """Adds what brings a region of a tensor, which may be a view that is not materialised, to a core."""
     if not walk.once("region", name, line, part, cols, core):
         return
-    if name in walk.layouts and not walk.layouts[name].whole:
+    if name in walk.layouts:
+        if walk.layouts[name].whole and name in walk.parts:
+            cut_lines(walk, name)
         layout = walk.layouts[name]
         for p, (low, high) in enumerate(layout.parts):
             both = min(high, part[1]) - max(low, part[0])
-            for cell, width in under(layout.line(line)[p], cols) if both > 0 else ():
+            for cell, width in under(layout.line(0 if layout.whole else line)[p], cols) if both > 0 else ():
                 if cell.core != core:
                     walk.move_cell(work, name, cell, core, width * both, times)
         return
@@ -280,8 +283,8 @@ def _columns(walk: WorkWalk, node: Node, lead: str) -> list[Range]:
     image, sources = walk.image(lead), _sources(walk, node)
     first = sum(walk.image(name).elements for name in node.inputs[: node.inputs.index(lead)])
     inside = (sources >= first) & (sources < first + image.elements)
-    read = np.where(inside, (sources - first) // image.channels % image.width, image.width).min(axis=(0, 2))
-    ends = np.array([cell.last for cell in walk.layouts[lead].line(0)[0]])
+    read: Ints = np.where(inside, (sources - first) // image.channels % image.width, image.width).min(axis=(0, 2))
+    ends = np.array([cell.last for cell in walk.layouts[lead].line(0)[0]], np.int64)
     cell: Ints = np.searchsorted(ends, read, side="right")
     known = np.flatnonzero(cell < len(ends))  # padding belongs to the column before it
     before = np.maximum(np.searchsorted(known, np.arange(len(cell)), side="right") - 1, 0)

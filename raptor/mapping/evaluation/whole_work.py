@@ -87,7 +87,7 @@ def whole_ns(walk: WorkWalk, node: Node) -> float:
 
 def store_output(walk: WorkWalk, name: str) -> None:
     """Adds the stores of an output of the model."""
-    layout, made = walk.layouts[name], walk.makers[name]
+    layout, made = walk.layouts[name], walk.makers.get(name) or [walk.start(name)]
     for part, cell, alike in iterate_tiles(layout):
         core = max(cell.core, 0)
         work = next((work for work in reversed(made) if core in work.compute_ns), made[-1])

@@ -1,0 +1,117 @@
+"""The work of a decision, counted before anything is lowered, is that of the lowered program."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from random import Random
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+import models
+from raptor.common.errors import RaptorError
+from raptor.compiler import pipeline
+from raptor.frontend import load
+from raptor.mapping.evaluation.decision_work import decision_work
+from raptor.mapping.evaluation.evaluate import evaluate
+from raptor.mapping.strategies import STRATEGIES
+from raptor.options import ChipOptions
+from raptor.spatial import SpatialGraph
+from raptor.spatial.ir import Copy
+from raptor.spatial.operation_costs import CostModel
+from raptor.target.arch import load_chip
+from tests.all_graphs.builder import FAMILIES
+from tests.all_graphs.cases import make_case
+from tests.pipeline import Passes, passes
+from tests.tiny_models import make_model, node, random
+
+
+def chain(*kernels: int, width: int = 32, strides: tuple[int, ...] = ()) -> ModelProto:
+    """Convolutions of 16 channels, one after another, on an image of `width` x `width` pixels."""
+    nodes, weights, name, channels = [], {}, "x", 3
+    for i, kernel in enumerate(kernels):
+        weights[f"w{i}"] = random(16, channels, kernel, kernel, seed=i)
+        stride, pad = strides[i] if strides else 1, kernel // 2
+        nodes.append(node("Conv", f"{name} w{i}", f"t{i}", name=f"conv{i}", pads=[pad] * 4, strides=[stride] * 2))
+        name, channels = f"t{i}", 16
+    nodes[-1].output[0] = "y"
+    return make_model(nodes, {"x": (1, 3, width, width)}, ["y"], weights)
+
+
+def copies(graph: SpatialGraph, cores: tuple[int, ...]) -> Counter[tuple[int, int]]:
+    """Number of copies between each pair of cores."""
+    home = {op.result.name: core for c, core in zip(graph.computes, cores, strict=True) for op in c.body}
+    moved = ((op, core) for c, core in zip(graph.computes, cores, strict=True) for op in c.body if isinstance(op, Copy))
+    pairs = ((home[op.source.name], core) for op, core in moved if op.source.name in home)
+    return Counter((source, core) for source, core in pairs if source != core)
+
+
+def counted(done: Passes) -> Counter[tuple[int, int]]:
+    """Number of messages between each pair of cores, by the evaluation."""
+    found: Counter[tuple[int, int]] = Counter()
+    for work in decision_work(done.chosen, done.decision, done.arch):
+        found.update({pair: round(message.count) for pair, message in work.messages.items()})
+    return found
+
+
+@pytest.mark.parametrize(
+    "model",
+    [chain(3, 3), chain(5, 3, 1), chain(1, 1), chain(3, 3, 3, strides=(1, 2, 1))],
+    ids=["3x3", "wide kernel", "1x1", "strided"],
+)
+@pytest.mark.parametrize("cores", [12, 40])
+def test_messages_are_counted_between_the_cores_that_exchange_them(model: ModelProto, cores: int) -> None:
+    done = passes(model, mapping="rows", cores=cores)
+    expected = copies(done.spatial, done.partition.cores)
+    assert len(expected) >= 8
+    assert counted(done) == expected
+
+
+def computed_ns(done: Passes) -> dict[int, float]:
+    """Time of the operations of each core in the lowered graph."""
+    costs, busy = CostModel(done.arch, done.spatial.filters), defaultdict[int, float](float)
+    for compute, core in zip(done.spatial.computes, done.partition.cores, strict=True):
+        busy[core] += costs.work_ns(compute)
+    return busy
+
+
+SMALL = load_chip(ChipOptions(arch="bench", cores=24))
+SAMPLE = {
+    "resnet18": {"image_size": 64},
+    "mobilenet_v2": {"image_size": 64},
+    "squeezenet": {"image_size": 64},
+    "bert_tiny": {"tokens": 32},
+    "lstm": {},
+}
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_work_is_that_of_the_lowered_graph(name: str) -> None:
+    done = passes(models.build(name, **SAMPLE[name]), mapping="rows", cores=120)
+    expected, found = computed_ns(done), defaultdict[int, float](float)
+    for work in decision_work(done.chosen, done.decision, done.arch):
+        for core, ns in work.compute_ns.items():
+            found[core] += ns
+    cores = sorted({*expected, *found})
+    a, b = (np.array([times.get(core, 0.0) for core in cores]) for times in (expected, found))
+    assert abs(b.sum() / a.sum() - 1) < 0.1
+    assert abs(b.max() / a.max() - 1) < 0.12
+    assert np.abs(a - b).sum() < 0.12 * a.sum()
+
+
+def random_graphs(seeds: range) -> Iterator[tuple[str, pipeline.MappedGraph]]:
+    for seed in seeds:
+        for family in (*FAMILIES, "all"):
+            try:
+                graph = load(make_case(Random(seed), family).model).graph
+                yield f"{family} {seed}", pipeline.rewrite_and_map(graph, SMALL, STRATEGIES["rows"])
+            except RaptorError:
+                continue
+
+
+def test_every_random_graph_is_evaluated() -> None:
+    found = {name: evaluate(mapped.graph, mapped.decision, SMALL) for name, mapped in random_graphs(range(4))}
+    assert len(found) > 20
+    for name, times in found.items():
+        assert 0 <= times.bounds.least_interval_ns <= times.interval_ns * 1.0001 + 1, name
+        assert times.interval_ns <= times.latency_ns * 1.5 + 1, name

@@ -1,0 +1,60 @@
+"""Evaluated times are those of the simulator, and put decisions in the same order."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import models
+from raptor.codegen import InstructionStreams
+from raptor.compiler.pipeline import complete, prepare_graph, rewrite_and_map, run_lowering
+from raptor.compiler.program_cost import simulate_objective
+from raptor.frontend import load
+from raptor.mapping.evaluation.evaluate import evaluate
+from raptor.mapping.knobs import DEFAULT_KNOBS
+from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
+from raptor.mapping.strategies import rows_strategy
+from raptor.options import ChipOptions
+from raptor.pim import PimProgram
+from raptor.target.arch import load_chip
+
+MODELS = {
+    "resnet18": {"image_size": 64},
+    "squeezenet": {"image_size": 64},
+    "mobilenet_v2": {"image_size": 64},
+    "unet": {"image_size": 64},
+}
+CHIP = load_chip(ChipOptions(arch="bench", cores=100))
+KNOBS = [
+    DEFAULT_KNOBS,
+    replace(DEFAULT_KNOBS, neighbours=0.0),
+    replace(DEFAULT_KNOBS, products=4.0),
+    replace(DEFAULT_KNOBS, share=0.5),
+    replace(DEFAULT_KNOBS, share=0.25),
+    replace(DEFAULT_KNOBS, latency=4.0),
+]
+
+
+def times(name: str, size: int, knobs: object = DEFAULT_KNOBS) -> tuple[float, float, float, float]:
+    """Latency and interval of a model, evaluated and simulated."""
+    graph = prepare_graph(load(models.build(name, image_size=size)).graph, CHIP)
+    mapped = rewrite_and_map(graph, CHIP, rows_strategy(knobs))
+    found = evaluate(mapped.graph, mapped.decision, CHIP)
+    done = complete(mapped, CHIP, aim=BALANCED_OBJECTIVE)
+    values = run_lowering(done.mapped, CHIP, known=done.known)
+    cost = simulate_objective("throughput", values[PimProgram], values[InstructionStreams], CHIP)
+    return found.latency_ns, found.interval_ns, cost.latency_ns, cost.interval_ns
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_times_are_near_those_of_the_simulator(name: str) -> None:
+    latency_ns, interval_ns, simulated_latency_ns, simulated_interval_ns = times(name, 64)
+    assert abs(interval_ns / simulated_interval_ns - 1) < 0.15
+    assert abs(latency_ns / simulated_latency_ns - 1) < 0.3
+
+
+@pytest.mark.parametrize("name", ["resnet18", "squeezenet"])
+def test_decisions_come_in_the_order_of_the_simulator(name: str) -> None:
+    found = np.array([times(name, 64, knobs) for knobs in KNOBS])
+    order = np.argsort(np.argsort(found, axis=0), axis=0)
+    assert np.corrcoef(order[:, 1], order[:, 3])[0, 1] >= 0.9, "Spearman's rank correlation of the intervals"
