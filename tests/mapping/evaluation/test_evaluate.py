@@ -53,8 +53,7 @@ def test_times_are_near_those_of_the_simulator(name: str) -> None:
     assert abs(latency_ns / simulated_latency_ns - 1) < 0.3
 
 
-@pytest.mark.parametrize("name", ["resnet18", "squeezenet"])
-def test_decisions_come_in_the_order_of_the_simulator(name: str) -> None:
-    found = np.array([times(name, 64, knobs) for knobs in KNOBS])
-    order = np.argsort(np.argsort(found, axis=0), axis=0)
-    assert np.corrcoef(order[:, 1], order[:, 3])[0, 1] >= 0.9, "Spearman's rank correlation of the intervals"
+def test_intervals_of_decisions_differ_as_in_the_simulator() -> None:
+    found = np.array([times("squeezenet", 64, knobs) for knobs in KNOBS])
+    _, evaluated, _, simulated = np.log(found).T
+    assert np.corrcoef(evaluated, simulated)[0, 1] >= 0.95
