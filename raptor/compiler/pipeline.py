@@ -4,7 +4,8 @@ A pass is a plain function from values to a value, and is named after its functi
 gets, and which verifier checks its result; `PASSES` lists the names.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -64,7 +65,7 @@ PASSES: tuple[Callable[..., object], ...] = (
     *(choose_branches, fuse_parallel_branches, choose_units, use_vector_unit),
     *LAYOUT_REWRITES,
     *(choose_fusion, fuse_horizontally, compose_gathers, map),
-    *(spatial.refine, spatial.choose_order),
+    *(spatial.refine, spatial.choose_placement, spatial.choose_order),
     *(spatial.partition, spatial.place_cores, spatial.schedule),
     *(pim.map_global_memory, pim.lower, pim.reuse_operands, pim.allocate, codegen.generate),
 )
@@ -162,19 +163,30 @@ def _if_streaming(rewrite: Callable[[Graph], Graph], graph: Graph, rewrites: Rew
 def complete(
     mapped: MappedGraph, arch: Target, *, aim: OrderObjective = STORED_ORDER, driver: Driver | None = None
 ) -> Completed:
-    """Decides what depends on the computes: refinement and order of work, the latter by `aim`.
+    """Decides what depends on the computes: refinement, placement, and order of work, the latter by `aim`.
 
-    A decision that has a refinement is complete. Results of passes are not checked here, but where they are lowered.
-    Raises `CapacityError` if the chip is too small.
+    What a decision has of these stays. Results of passes are not checked here, but where they are lowered. Raises
+    `CapacityError` if the chip is too small, and `UserError` as `run_lowering` does.
     """
     run, timed = (driver or Driver()).run, apply_pace(arch, mapped.decision.pace)
-    refined = run(spatial.refine, None, mapped.graph, mapped.decision, timed)
-    ordered = run(spatial.choose_order, None, refined, timed, aim)
+    done = run(spatial.refine, None, mapped.graph, mapped.decision, timed)
+    with _naming_file(mapped.label):
+        done = run(spatial.choose_placement, None, mapped.graph, done, timed)
+    done = run(spatial.choose_order, None, done, timed, aim)
     known = PassResults()
-    known.put(spatial.partition, refined.partition)
-    known.put(spatial.place_cores, ordered.placed)
-    known.put(spatial.schedule, ordered.schedule)
-    return Completed(replace(mapped, decision=ordered.decision), known)
+    known.put(spatial.partition, done.partition)
+    known.put(spatial.place_cores, done.placed)
+    known.put(spatial.schedule, done.schedule)
+    return Completed(replace(mapped, decision=done.decision), known)
+
+
+@contextmanager
+def _naming_file(label: str) -> Generator[None]:
+    """Adds the file of the decision to a `RefinementError`, and what would help."""
+    try:
+        yield
+    except RefinementError as e:
+        raise UserError(f"{f'{label}: ' if label else ''}decision.refinement: {e}; null has it decided anew") from e
 
 
 def run_lowering(
@@ -203,11 +215,8 @@ def run_lowering(
 
     # Every pass gets these times, so that nothing in the program depends on others.
     timed, decision = apply_pace(arch, mapped.decision.pace), mapped.decision
-    try:
+    with _naming_file(mapped.label):
         partition = run(spatial.partition, partial(spatial.verify_partition, arch=timed), mapped.graph, decision, timed)
-    except RefinementError as e:
-        label = f"{mapped.label}: " if mapped.label else ""
-        raise UserError(f"{label}decision.refinement: {e}; null has it decided anew") from e
     check_placed = partial(spatial.verify_placed, partition=partition, arch=timed)
     placed = run(spatial.place_cores, check_placed, partition, decision, timed)
     # The partition takes longest to check, and its check needs the dataflow tables that `place_cores` builds.
