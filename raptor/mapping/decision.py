@@ -210,7 +210,7 @@ Flow = TileFlow | LineFlow | PixelFlow
 
 @dataclass(frozen=True, slots=True)
 class CorePlacement(StrictDataclass):
-    """Which core of the chip each virtual core is.
+    """The core of the chip that each virtual core is.
 
     `places[k]`: the place of virtual core k, a number among the cores of the chip that the program may use. Empty if
     each core has the place of its own number.

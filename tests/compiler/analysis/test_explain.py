@@ -344,8 +344,8 @@ def test_relays_are_explained(tmp_path: Path):
     relays, placement, order = found.changes
     assert relays.nodes == ("my_rnn",)
     assert re.match(r"\d+ values on \d+ idle cores until they are read: a sample would else occupy", relays.why)
-    numbers = r"(\d+) cores not at the places of their numbers: all flits together take ([\d,]+) hops instead of ([\d,]+)"
-    told = re.fullmatch(numbers, placement.why)
+    said = r"(\d+) cores not at the places of their numbers: all flits together take ([\d,]+) hops instead of ([\d,]+)"
+    told = re.fullmatch(said, placement.why)
     assert told is not None
     count, way, before = (int(number.replace(",", "")) for number in told.groups())
     assert placement.count == count > 1

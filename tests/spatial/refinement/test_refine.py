@@ -288,7 +288,7 @@ def test_a_changed_refinement_is_refused_or_right(name: str, seeds: range, tmp_p
 
 @pytest.mark.parametrize("fields", [("refinement",), ("placement",), ("refinement", "placement")])
 def test_what_a_file_lacks_is_decided_anew(fields: tuple[str, ...], tmp_path: Path):
-    """What else is in the file stays, such as the order."""
+    """All else that the file has stays, such as the order."""
     model, chip = CASES["relays"]
     path = tmp_path / "m.json"
     first = raptor.compile(model, mapping="rows", emit_mapping=path, **chip)
