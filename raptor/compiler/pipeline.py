@@ -219,8 +219,7 @@ def run_lowering(
         partition = run(spatial.partition, partial(spatial.verify_partition, arch=timed), mapped.graph, decision, timed)
     check_placed = partial(spatial.verify_placed, partition=partition, arch=timed)
     placed = run(spatial.place_cores, check_placed, partition, decision, timed)
-    # The partition takes longest to check, and its check needs the dataflow tables that `place_cores` builds.
-    driver.start_checks()
+    driver.start_checks()  # the partition takes longest to check
     schedule = run(spatial.schedule, partial(spatial.verify_schedule, placed=placed), placed, decision, timed)
     memory = run(pim.map_global_memory, None, schedule, timed)
     check_pim = partial(pim.verify_pim, arch=timed)

@@ -51,9 +51,7 @@ def test_a_compilation_stops_after_any_pass_with_a_text(name: str):
 
 
 def test_a_pass_that_is_none():
-    with pytest.raises(
-        UserError, match=r"stop_after='lunch': expected one of: load, fold_relu, choose_recipes, choose"
-    ):
+    with pytest.raises(UserError, match=r"stop_after='lunch': expected one of: load, .*, generate"):
         raptor.compile(MODEL, cores=4, driver=Driver(stop_after="lunch"))
 
 
@@ -73,7 +71,7 @@ def test_what_is_tried_is_not_verified_and_what_is_kept_is():
     result, trial = passes(MODEL, cores=4), Driver(verified=False)
     broken = Graph(result.graph.name, result.graph.tensors, (), result.graph.inputs, result.graph.outputs)
     pipeline.prepare_graph(broken, result.arch, driver=trial)
-    assert trial.done == ["fold_relu", "choose_recipes"]
+    assert trial.done[-1] == "choose_recipes"
     with pytest.raises(InternalError, match=r"fold_relu failed after .*: output y is never defined"):
         pipeline.prepare_graph(broken, result.arch)
 
