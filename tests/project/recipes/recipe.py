@@ -17,7 +17,7 @@ MOST_FILES = 4
 """Files that adding one thing may change."""
 
 _STEP = re.compile(
-    r"^(?P<place>At the end of|In the new file|(?:Above|Below|Instead of) `(?P<anchor>[^`]+)` in) "
+    r"^(?P<place>At the end of|In the new file|(?:Above|Below|Instead of) `(?P<anchor>[^`]+)` in)\s"
     r"`(?P<file>[^`]+)`:\n\n"
     r"```\w+\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -55,7 +55,9 @@ def steps(heading: str) -> list[Step]:
     """Returns the texts that a section of CONTRIBUTING.md says to write, in order."""
     _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition(f"\n## {heading}\n")
     section = rest.partition("\n## ")[0]
-    return [Step(m["place"], m["file"], m["anchor"], m["text"]) for m in _STEP.finditer(section)]
+    found = [Step(m["place"], m["file"], m["anchor"], m["text"]) for m in _STEP.finditer(section)]
+    assert len(found) == len(re.findall("^```$", section, re.MULTILINE)), "each block of the section is a step"
+    return found
 
 
 def copied(folder: Path) -> Path:
