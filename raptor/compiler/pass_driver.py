@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
 from raptor.common.errors import InternalError, RaptorError, UserError
 from raptor.common.option_spelling import spell_option
@@ -65,7 +65,7 @@ def returning(step: Callable[P, R], result: R) -> Callable[P, R]:
 class PassResults:
     """Results of passes for one decision, each of the type that its pass returns."""
 
-    _by_name: dict[str, Any] = field(default_factory=dict[str, Any])
+    _by_name: dict[str, object] = field(default_factory=dict[str, object])
 
     def put(self, step: Callable[..., R], result: R) -> None:
         """Stores the result of a pass, unless it is None: not known."""

@@ -13,6 +13,6 @@ SECTIONS = re.findall(r"^## (.*, step by step)$", (ROOT / "CONTRIBUTING.md").rea
 @pytest.mark.parametrize("section", SECTIONS)
 def test_each_place_is_one_line(section: str) -> None:
     found = [step for step in steps(section) if step.anchor is not None]
-    places = [step.anchor for step in found if (ROOT / step.file).read_text().count(step.anchor or "") != 1]
+    missing = [step.anchor for step in found if (ROOT / step.file).read_text().count(step.anchor or "") != 1]
     assert found
-    assert places == []
+    assert missing == []
