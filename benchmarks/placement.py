@@ -15,7 +15,7 @@ import numpy.typing as npt
 from measure import ROOT
 
 sys.path.insert(0, str(ROOT))
-from raptor.spatial.mesh_placement import optimise_places
+from raptor.spatial.mesh_placement import find_placement
 from raptor.target import arch as architectures
 
 CORES = (144, 512, 1024, 2048, 4096)
@@ -44,12 +44,12 @@ def format_row(cores: int) -> tuple[str, ...]:
     """Returns cells: cores, messages, seconds of placement and of the baseline, and their ratio."""
     sent, arch = random_messages(cores), architectures.load(cores=cores)
     square = np.random.default_rng(0).random((cores, cores))
-    place_s, numpy_s = median_s(lambda: optimise_places(sent, arch)), median_s(lambda: square @ square)
+    place_s, numpy_s = median_s(lambda: find_placement(sent, arch)), median_s(lambda: square @ square)
     return f"{cores}", f"{len(sent):,}", f"{place_s:.3f}", f"{numpy_s:.3f}", f"{place_s / numpy_s:.2f}"
 
 
 def main() -> None:
-    optimise_places(random_messages(NEAR), architectures.load(cores=NEAR))  # loads the compiled code
+    find_placement(random_messages(NEAR), architectures.load(cores=NEAR))  # loads the compiled code
     print("| cores | messages | place s | numpy s | place / numpy |\n|---:|---:|---:|---:|---:|")
     for cores in CORES:
         print(f"| {' | '.join(format_row(cores))} |", flush=True)

@@ -35,7 +35,6 @@ from raptor.spatial import Partition, PlacedGraph, Schedule, SpatialGraph
 from raptor.target import arch as architectures
 from raptor.target import isa
 from raptor.target.arch import Target
-from raptor.transforms.rewrite_choices import RewriteChoice
 from tests.tiny_models import Array, make_model, node, random
 from validator.judge.sample_runs import QUICK_INSTRUCTIONS
 from validator.judge.validation_report import ValidationReport
@@ -83,16 +82,6 @@ class Passes:
         return self.partition.graph
 
 
-LAYOUTS = (
-    "fold_space_to_depth",
-    "lay_out_tokens",
-    "sink_transposes",
-    "lay_out_matmuls",
-    "split_rows",
-    "lift_to_2d",
-)
-"""Passes that only lay tensors out for streaming."""
-
 _PASS = {
     "graph": "fold_relu",
     "decision": "choose_order",
@@ -133,9 +122,8 @@ def faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
 
 def streamed(graph: Graph) -> Graph:
     """The graph with the layouts in which tensors stream; no layer is joined with another one."""
-    steps = {step.__name__: step for step in pipeline.DECISION}
-    for name in LAYOUTS:
-        graph = steps[name](graph, RewriteChoice(streaming=True, layers={}))
+    for rewrite in pipeline.LAYOUT_REWRITES:
+        graph = rewrite(graph)
     return graph
 
 

@@ -16,6 +16,7 @@ from raptor.common.errors import (
     UserError,
 )
 from raptor.graph.ir import Graph
+from raptor.target.arch import Target
 from tests.pipeline import THESIS_CHIP, conv_model, thesis_model
 from tests.tiny_models import golden, make_model, node, random
 
@@ -187,18 +188,18 @@ def test_a_program_in_memory_leaves_no_files(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_goes_wrong_inside_names_the_pass(monkeypatch: pytest.MonkeyPatch):
-    def lower(graph: Graph) -> Graph:
-        raise ZeroDivisionError(graph.name)
+    def lower(*_: object) -> None:
+        raise ZeroDivisionError("x")
 
-    monkeypatch.setattr("raptor.compiler.pipeline.LOWERING", (lower,))
+    monkeypatch.setattr("raptor.pim.lower", lower)
     with pytest.raises(InternalError, match=r"lower failed after \['load', .*'map', .*\]: ZeroDivisionError"):
         compiled()
 
 
 def test_what_a_pass_returns_is_verified(monkeypatch: pytest.MonkeyPatch):
-    def without_nodes(graph: Graph) -> Graph:
+    def fold_relu(graph: Graph, _: Target) -> Graph:
         return Graph(graph.name, graph.tensors, (), graph.inputs, graph.outputs)
 
-    monkeypatch.setattr("raptor.compiler.pipeline.PREPARATION", (without_nodes,))
-    with pytest.raises(InternalError, match=r"without_nodes failed after \['load'\]: graph: output y is never defined"):
+    monkeypatch.setattr("raptor.compiler.pipeline.fold_relu", fold_relu)
+    with pytest.raises(InternalError, match=r"fold_relu failed after \['load'\]: graph: output y is never defined"):
         compiled()

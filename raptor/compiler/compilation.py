@@ -1,12 +1,12 @@
 """The compiler: from an ONNX model, a chip and options to the contents of an output directory."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raptor import codegen, frontend, pim
-from raptor.codegen import InstructionStreams, operator_flow
+from raptor.codegen import operator_flow
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.common.files import file_access
 from raptor.common.option_spelling import spell_option
@@ -14,7 +14,7 @@ from raptor.common.options.arguments import OneOf
 from raptor.common.options.option_values import DEFAULT_STRATEGY
 from raptor.compiler import pipeline
 from raptor.compiler.mapping_search import search_mapping
-from raptor.compiler.pass_driver import Driver
+from raptor.compiler.pass_driver import Driver, PassResults
 from raptor.frontend import LoadedModel
 from raptor.graph.ir import (
     EXTENDED_FUNCTIONS,
@@ -35,8 +35,6 @@ from raptor.options import CompileOptions, NumberOptions, RoundOptions
 from raptor.output import file_contents, files
 from raptor.output.compile_report import make_report
 from raptor.output.writer import ProgramArtifacts
-from raptor.pim import GlobalMemory, PimProgram
-from raptor.spatial import Partition
 from raptor.target.arch import Target, check_network_size, load_chip
 from raptor.target.device_file import DeviceFile, load_device
 from raptor.transforms.choose_recipes import RequantMethod, flip_notes
@@ -133,7 +131,7 @@ class DecisionSource:
     source: Strategy | StoredDecision
     notes: tuple[str, ...] = ()
     aim: OrderObjective = STORED_ORDER
-    known: pipeline.PassResults = field(default_factory=dict[str, Any])
+    known: PassResults | None = None
 
 
 def choose_source(graph: Graph, request: CompileRequest, driver: Driver) -> DecisionSource:
@@ -156,10 +154,7 @@ def choose_source(graph: Graph, request: CompileRequest, driver: Driver) -> Deci
     return DecisionSource(StoredDecision(decision, label), notes=notes)
 
 
-ALL_PASSES = (frontend.load, *pipeline.PREPARATION, *pipeline.DECISION, *pipeline.COMPLETION, *pipeline.LOWERING)
-"""All passes, in their order. Their names in `--stop-after`, dumps and messages are those of the functions."""
-
-PASS_OPTION = OneOf("stop_after", tuple(step.__name__ for step in ALL_PASSES))
+PASS_OPTION = OneOf("stop_after", tuple(step.__name__ for step in (frontend.load, *pipeline.PASSES)))
 
 
 def compile_model(source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver) -> ProgramArtifacts:
@@ -185,10 +180,11 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
     completed = pipeline.complete(mapped, arch, aim=chosen.aim, driver=driver)
-    values = pipeline.run_lowering(completed.mapped, arch, driver=driver, known=chosen.known or completed.known)
+    lowered = pipeline.run_lowering(completed.mapped, arch, driver=driver, known=chosen.known or completed.known)
     driver.start_checks()
-    if sum(len(stream.records) for stream in values[InstructionStreams].cores.values()) <= MOST_KEPT_INSTRUCTIONS:
-        driver.keep(values)
+    program, streams = lowered.program, lowered.streams
+    if sum(len(stream.records) for stream in streams.cores.values()) <= MOST_KEPT_INSTRUCTIONS:
+        driver.keep((completed, lowered))
     else:
         driver.finish()  # else the checks that run beside hold what they look at
     decision = completed.mapped.decision
@@ -196,10 +192,9 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     trials = chosen.source.trials if isinstance(chosen.source, StoredDecision) else ()
     if options.mapping.emit_mapping is not None:
         file_access.write_atomic(spell_option("emit_mapping"), options.mapping.emit_mapping, mapping.to_json())
-    tiles, memory = values[Partition].graph, values[GlobalMemory]
-    program, streams = values[PimProgram], values[InstructionStreams]
+    tiles, memory = lowered.partition.graph, lowered.memory
     if options.mapping.emit_ops is not None:
-        flow = operator_flow(values[Graph], program, streams, arch)
+        flow = operator_flow(mapped.graph, program, streams, arch)
         file_access.write_atomic(
             spell_option("emit_ops"), options.mapping.emit_ops, "".join(f"{line}\n" for line in flow).encode()
         )
@@ -215,7 +210,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         layers=file_contents.make_layers(program, streams),
         steps=file_contents.make_steps(program, streams),
         mapping=mapping,
-        report=make_report(values[Graph], tiles, decision, program, streams, arch, warnings, trials),
+        report=make_report(mapped.graph, tiles, decision, program, streams, arch, warnings, trials),
         records={i: stream.records for i, stream in streams.cores.items()},
         weights=file_contents.collect_weights(program, tiles),
         constants=memory.constant_values,

@@ -14,14 +14,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, zip_longest
-from typing import Any, Self
+from typing import Self
 
 from raptor.codegen import InstructionStreams
 from raptor.common.errors import CapacityError
 from raptor.common.options.option_values import Objective
 from raptor.common.process.forked_task import ForkedTask
-from raptor.compiler.pass_driver import Driver
-from raptor.compiler.pipeline import MappedGraph, PassResults, complete, rewrite_and_map, run_lowering
+from raptor.compiler.pass_driver import Driver, PassResults
+from raptor.compiler.pipeline import MappedGraph, complete, rewrite_and_map, run_lowering
 from raptor.compiler.program_cost import simulate_objective
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
@@ -50,12 +50,12 @@ KNOB_VARIATIONS = 2
 class SearchResult:
     """Result of a search: the best decision (the first of equal ones), and all trials in order.
 
-    known: results of the passes for the best decision if this process tried it, else empty.
+    known: results of the passes for the best decision if this process tried it, else None.
     """
 
     decision: Decision
     trials: tuple[SearchTrial, ...]
-    known: PassResults = field(compare=False)
+    known: PassResults | None = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def search_mapping(
     if best.decision is None:
         assert trials[0].fault is not None, "a trial has a decision or a fault"
         raise trials[0].fault
-    return SearchResult(best.decision, trials, own.known if best is _best(own.trials) else {})
+    return SearchResult(best.decision, trials, own.known if best is _best(own.trials) else None)
 
 
 def _best(trials: Sequence[SearchTrial]) -> SearchTrial:
@@ -112,7 +112,7 @@ class _Trials:
     arch: Target
     objective: Objective
     trials: list[SearchTrial] = field(default_factory=list[SearchTrial])
-    known: PassResults = field(default_factory=dict[str, Any])
+    known: PassResults | None = None
 
     def run(self, chosen: Sequence[MappingCandidate]) -> Self:
         """Tries candidates; each is compiled while the previous one is simulated."""
@@ -134,15 +134,14 @@ class _Trials:
         self, candidate: MappingCandidate, simulated: Callable[[PimProgram, InstructionStreams], Future[ProgramCost]]
     ) -> "_RunningTrial":
         """Compiles a candidate, without verification, and starts its simulation. The best one is verified later."""
-        known: PassResults = {}
-        name, unverified = candidate.name, Driver(verified=False)
+        name, unverified, known = candidate.name, Driver(verified=False), PassResults()
         try:
             mapped = candidate.decide(self.graph, self.arch)
             completed = complete(mapped, self.arch, aim=candidate.aim, driver=unverified)
-            values = run_lowering(completed.mapped, self.arch, driver=unverified, known=completed.known, kept=known)
+            lowered = run_lowering(completed.mapped, self.arch, driver=unverified, known=completed.known, kept=known)
         except CapacityError as e:
             return _RunningTrial(SearchTrial(name, self.objective, fault=e))
-        cost = simulated(values[PimProgram], values[InstructionStreams])
+        cost = simulated(lowered.program, lowered.streams)
         return _RunningTrial(SearchTrial(name, self.objective, completed.mapped.decision), cost, known)
 
     def end(self, begun: "_RunningTrial | None") -> None:
@@ -161,7 +160,7 @@ class _RunningTrial:
 
     trial: SearchTrial
     cost: Future[ProgramCost] | None = None
-    known: PassResults = field(default_factory=dict[str, Any])
+    known: PassResults | None = None
 
 
 def mapping_candidates(objective: Objective) -> Iterator[MappingCandidate]:

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 from raptor.common.errors import InternalError, RaptorError, UserError
 from raptor.common.option_spelling import spell_option
@@ -51,6 +51,37 @@ class StoppedAfterPass(Exception):  # noqa: N818 not an error: the user asked fo
         super().__init__(text)
 
 
+def returning(step: Callable[P, R], result: R) -> Callable[P, R]:
+    """Returns a pass with the name of `step` that returns `result`, whatever its arguments are."""
+
+    @wraps(step)
+    def stage(*_: P.args, **__: P.kwargs) -> R:
+        return result
+
+    return stage
+
+
+@dataclass(slots=True)
+class PassResults:
+    """Results of passes for one decision, each of the type that its pass returns."""
+
+    _by_name: dict[str, object] = field(default_factory=dict[str, object])
+
+    def put(self, step: Callable[..., R], result: R) -> None:
+        """Stores the result of a pass, unless it is None: not known."""
+        if result is not None:
+            self._by_name[step.__name__] = result
+
+    def get(self, step: Callable[..., R]) -> R | None:
+        """Returns the stored result of a pass; None if there is none."""
+        return cast(R | None, self._by_name.get(step.__name__))
+
+    def replayed(self, step: Callable[P, R]) -> Callable[P, R]:
+        """Returns a pass that returns the stored result of `step`; `step` itself if there is none."""
+        result = self.get(step)
+        return step if result is None else returning(step, result)
+
+
 @dataclass(slots=True)
 class Driver:
     """State of one compilation.
@@ -83,8 +114,11 @@ class Driver:
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
-    def run(self, step: Callable[P, R], verify: Callable[[R], object], *args: P.args, **kwargs: P.kwargs) -> R:
+    def run(self, step: Callable[P, R], verify: Callable[[R], object] | None, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs, verifies and dumps one pass, named after its function. Returns its result.
+
+        `verify` raises `VerifyError` for a wrong result; None for a type without invariants, whose errors show in later
+        values. An argument that is returned as it is, because the pass changes nothing, is not verified again.
 
         An error that is not the user's fault becomes an `InternalError` with the names of the pass and of the passes
         before it. Raises `StoppedAfterPass` after the pass `stop_after`.
@@ -96,7 +130,7 @@ class Driver:
         except Exception:
             self.finish()  # if an earlier result was wrong, this error comes from it
             raise
-        if self.verified:
+        if self.verified and verify is not None and not any(result is each for each in args):
             self._check(_blamed(name, done)(verify), result)
         self._show(name, result)
         self.done.append(name)

@@ -108,9 +108,10 @@ class _Chip:
 
 
 def _settings(decision: Decision, arch: Target) -> Iterator[str]:
-    """Yields faults of the settings that all layers share: strategy, crossbar sizes, patience, sample of the order."""
+    """Yields faults of what all layers share: strategy, placement, crossbar sizes, patience, sample of the order."""
     if decision.strategy not in STRATEGY.choices:
         yield f"strategy: expected one of: {', '.join(STRATEGY.choices)}"
+    yield from _placement(decision.placement.places if decision.placement else (), arch.usable_cores)
     if isinstance(decision.flow, LineFlow):
         xbar = arch.xbar_rows, arch.outputs_per_xbar
         if decision.flow.xbar != xbar:
@@ -119,6 +120,14 @@ def _settings(decision: Decision, arch: Target) -> Iterator[str]:
             yield f"flow.patience_ns: {decision.flow.patience_ns}, expected 0 to {MOST_PATIENCE_NS:g}"
         if not 0 <= decision.flow.sample <= LATEST_SAMPLE:
             yield f"flow.sample: {decision.flow.sample}, expected 0 to {LATEST_SAMPLE}"
+
+
+def _placement(places: Sequence[int], cores: int) -> Iterator[str]:
+    """Yields a sentence unless there are no places, or each of the places of all `cores` once."""
+    if sorted(places) not in ([], [*range(cores)]):
+        odd = next(iter(Counter(places) - Counter(range(cores))), None)
+        found = f"{len(places)} places" if odd is None else f"one {odd} too many"
+        yield f"placement: {found}, expected each of 0 to {cores - 1} once; null has it decided anew"
 
 
 def _place(decision: Decision, layer: LayerRecord, node: Node, graph: Graph) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """The decision: how each layer is computed, and on which cores (docs/developers/mapping.md).
 
 A strategy looks at Graph and Target and returns a `Decision`, a frozen value. Each layer has one record, and the
-record's class says how the layer is computed. Two passes complete it: `raptor.spatial.refine` adds what it decides
-about single computes, and `raptor.spatial.choose_order` names the order of work. Later passes only apply the decision.
+record's class says how the layer is computed. Three passes complete it: `raptor.spatial.refine` adds what it decides
+about single computes, `raptor.spatial.choose_placement` the places of cores on the chip, and
+`raptor.spatial.choose_order` names the order of work. Later passes only apply the decision.
 A mapping file holds the same value: therefore its arrays and objects are those of `raptor.common.files.schema_types`,
 and a field `kind` tells a reader the class."""
 
@@ -208,13 +209,27 @@ Flow = TileFlow | LineFlow | PixelFlow
 
 
 @dataclass(frozen=True, slots=True)
+class CorePlacement(StrictDataclass):
+    """The core of the chip that each virtual core is.
+
+    `places[k]`: the place of virtual core k, a number among the cores of the chip that the program may use. Empty if
+    each core has the place of its own number.
+    """
+
+    places: JsonArray[int] = ()
+
+    def __str__(self) -> str:
+        return f"placed: {' '.join(map(str, self.places)) or 'as numbered'}"
+
+
+@dataclass(frozen=True, slots=True)
 class Decision(StrictDataclass):
     """The decision about a model and a chip.
 
     `tile`: number of channels of a tile. `flow`: the kind of values that cores pass on. `layers`: the record of each
     layer, by `filter_key`. `pace`: the times by which the layers were divided, and by which the work is put in order.
-    `refinement`: what differs from the plain lowering of these records; None until it is decided, without which the
-    decision cannot be lowered.
+    `refinement`: what differs from the plain lowering of these records. `placement`: the cores of the chip. Both are
+    None until they are decided, without which the decision cannot be lowered.
     """
 
     strategy: str
@@ -223,6 +238,7 @@ class Decision(StrictDataclass):
     layers: JsonObject[Annotated[LayerRecord, Field(discriminator="kind")]]
     pace: StoredPace = "own"
     refinement: Refinement | None = None
+    placement: CorePlacement | None = None
 
     @property
     def cores(self) -> Iterator[int]:
@@ -255,6 +271,8 @@ class Decision(StrictDataclass):
             yield from (f"    {line}" for line in more)
         if self.refinement is not None:
             yield from (f"  {line}" for line in self.refinement.lines())
+        if self.placement is not None:
+            yield f"  {self.placement}"
 
 
 def _flow_lines(flow: Flow) -> Iterator[str]:

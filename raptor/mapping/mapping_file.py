@@ -20,14 +20,14 @@ from raptor.mapping.check_decision import layer_name_faults, record_faults
 from raptor.mapping.decision import Decision
 from raptor.target.arch import Target, hardware_json
 
-MAPPING_VERSION = 4
+MAPPING_VERSION = 5
 LIMIT_BYTES = 2**30
 
 
 class MappingFile(StrictSchema):
     """A decision, and the model and chip that it was made for. Digests are SHA-256."""
 
-    version: Literal[4] = MAPPING_VERSION
+    version: Literal[5] = MAPPING_VERSION
     model: str = Field(description="digest of operators and shapes; not of weights: a model trained again replays")
     target: str = Field(description="digest of architecture, network table and element width")
     xbar: JsonPair[int, int] = Field(description="rows and columns of a crossbar")

@@ -1,6 +1,7 @@
 """SpatialIR, a graph of computes on tiles, and the passes that build it, place it on cores and schedule it."""
 
 from raptor.spatial.choose_order import choose_order
+from raptor.spatial.choose_placement import choose_placement
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.mesh_placement import place_cores
 from raptor.spatial.partition import partition
@@ -17,6 +18,7 @@ __all__ = [
     "Schedule",
     "SpatialGraph",
     "choose_order",
+    "choose_placement",
     "partition",
     "place_cores",
     "refine",

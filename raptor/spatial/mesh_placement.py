@@ -1,4 +1,4 @@
-"""Placement on the mesh: assigns virtual cores to cores of the chip so that messages travel few hops.
+"""Placement on the mesh: assigns virtual cores to places, the cores of the chip, so that messages travel few hops.
 
 A strategy numbers its virtual cores layer by layer. The cores of a chip are alike, so any two can swap places. A local
 search visits the cores in turn and makes the swap that reduces flits x distance most.
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from raptor.mapping.decision import Decision, LineFlow
+from raptor.mapping.decision import Decision
 from raptor.spatial.ir import Copy
 from raptor.spatial.placed_graph import Partition, PlacedGraph
 from raptor.target.arch import Target
@@ -26,20 +26,15 @@ _ROUNDING = 1e-9
 
 
 def place_cores(partition: Partition, decision: Decision, arch: Target) -> PlacedGraph:
-    """Returns the graph with the core of the chip for each compute.
-
-    Only flows by line are optimised; the others keep their numbers. If the program may use only some cores of the chip,
-    virtual core k of other flows is the k-th of these.
-    """
-    graph, cores = partition.graph, partition.cores
-    places = usable_cores(arch).tolist()
-    if isinstance(decision.flow, LineFlow) and graph.computes:
-        places = optimise_places(list_messages(partition, arch), arch).tolist()
-    return PlacedGraph(graph, tuple(places[core] for core in cores), partition.positions)
+    """Returns the graph with the core of the chip for each compute, by the placement of a complete decision."""
+    assert decision.placement is not None, "the decision is complete"
+    places = decision.placement.places or range(arch.usable_cores)
+    cores = usable_cores(arch)[list(places)].tolist()
+    return PlacedGraph(partition.graph, tuple(cores[core] for core in partition.cores), partition.positions)
 
 
 def usable_cores(arch: Target) -> Ints:
-    """Returns the cores of the chip that the program may use; virtual core k starts on the k-th of them."""
+    """Returns the cores of the chip that the program may use: place k is the k-th of them."""
     return np.arange(arch.core_count) if arch.places is None else np.array(arch.places, np.int64)
 
 
@@ -65,8 +60,8 @@ def list_messages(placed: Partition | PlacedGraph, arch: Target) -> Ints:
     return np.stack([home[tile], to[chosen], flits], axis=1)
 
 
-def optimise_places(messages: Ints, arch: Target) -> Ints:
-    """Returns [cores]: the core of the chip for each virtual core. `messages`: see `traffic`."""
+def find_placement(messages: Ints, arch: Target) -> Ints:
+    """Returns [cores]: the place of each virtual core, a permutation. `messages`: see `list_messages`."""
     count = arch.usable_cores
     a, b, flits = messages.T
     pairs, index = np.unique(np.concatenate([a * count + b, b * count + a]), return_inverse=True)
@@ -77,7 +72,14 @@ def optimise_places(messages: Ints, arch: Target) -> Ints:
     for _ in range(MOST_SWEEPS):
         if not ways.sweep():
             break
-    return usable_cores(arch)[ways.places]
+    return ways.places
+
+
+def flit_distance(messages: Ints, placement: Ints, arch: Target) -> float:
+    """Returns the distance of all flits together, in the unit of `_distances`. `placement`: place of each core."""
+    at, apart = _distances(arch)
+    a, b, flits = messages.T
+    return float(flits @ apart[at[:, placement[a]], at[:, placement[b]]].sum(axis=0))
 
 
 class _Ways:

@@ -11,7 +11,7 @@ from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision, LineFlow
 from raptor.mapping.refinement import MovedComputes, ProducedConstants, Refinement, RefinementError
 from raptor.spatial.lowering.lower_graph import lower_graph
-from raptor.spatial.placed_graph import Partition
+from raptor.spatial.placed_graph import Partition, PlacedGraph, Schedule
 from raptor.spatial.refinement.load_balancing import balance_load
 from raptor.spatial.refinement.make_constants import ConstantUses, check_constants, choose_constants, make_constants
 from raptor.spatial.refinement.move_computes import check_moves, move_computes
@@ -21,31 +21,33 @@ from raptor.target.arch import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Refined:
-    """A decision with its refinement.
+class DecisionProgress:
+    """A decision that passes complete one after another: refinement, placement, order of work.
 
-    partition: the result of `raptor.spatial.partition` for it, if deciding took it; None for a decision that had its
-    refinement before.
+    partition, placed, schedule: results of the passes `partition`, `place_cores` and `schedule` for it, each None if
+    deciding did not take it, because the decision was complete before.
     """
 
     decision: Decision
     partition: Partition | None = None
+    placed: PlacedGraph | None = None
+    schedule: Schedule | None = None
 
     def __str__(self) -> str:
         return f"{self.decision}"
 
 
-def refine(graph: Graph, decision: Decision, arch: Target) -> Refined:
+def refine(graph: Graph, decision: Decision, arch: Target) -> DecisionProgress:
     """Decides what moves, which constants crossbars produce, and which values idle cores pass on.
 
     Only decisions by line are refined, and only if streamed does anything move: layer by layer, cores work in turn, so
     nothing is gained. A decision that has its refinement, because a file or a search had it, stays as it is.
     """
     if decision.refinement is not None:
-        return Refined(decision)
+        return DecisionProgress(decision)
     lowered, flow = lower_graph(graph, decision, arch), decision.flow
     if not isinstance(flow, LineFlow) or not lowered.cores:
-        return Refined(replace(decision, refinement=Refinement()), lowered)
+        return DecisionProgress(replace(decision, refinement=Refinement()), lowered)
     sunk = sink_to_readers(lowered) if flow.streamed else ()
     partition = move_computes(lowered, sunk)
     constants: tuple[ProducedConstants, ...] = ()
@@ -60,7 +62,7 @@ def refine(graph: Graph, decision: Decision, arch: Target) -> Refined:
     found = Refinement("", sunk, constants, balanced, near, relays)
     if not found.is_empty:
         found = replace(found, lowering=lowering_digest(lowered))
-    return Refined(replace(decision, refinement=found), partition)
+    return DecisionProgress(replace(decision, refinement=found), partition)
 
 
 def apply_refinement(lowered: Partition, decision: Decision, arch: Target) -> Partition:

@@ -28,7 +28,7 @@ from raptor.common.errors import RaptorError, UnsupportedError, UserError
 from raptor.common.jit.decorators import kernel
 from raptor.common.process.thread_pool import CheckedThreadPool
 from raptor.compiler.analysis.inspection import inspect
-from raptor.spatial.mesh_placement import optimise_places
+from raptor.spatial.mesh_placement import find_placement
 from raptor.target import arch as architectures
 from raptor.target import encoding, isa
 from raptor.target.arch.pimsim_schema import ArchFile
@@ -190,7 +190,7 @@ def test_a_chip_of_too_many_cores():
 def test_places_of_many_cores_need_no_table_of_all_pairs():
     chip = architectures.load(cores=10_000)
     tracemalloc.start()
-    places = optimise_places(np.array([[0, 9_999, 5]]), chip)
+    places = find_placement(np.array([[0, 9_999, 5]]), chip)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert sorted(places.tolist()) == list(range(10_000))

@@ -125,12 +125,35 @@ def test_what_is_emitted_is_what_is_stored(model: onnx.ModelProto, tmp_path: Pat
 
 
 def test_a_file_of_an_earlier_version_says_so(model: onnx.ModelProto, stored: dict[str, Any], tmp_path: Path):
-    (tmp_path / "m.json").write_text(json.dumps(stored | {"version": 3}))
-    with pytest.raises(UserError, match=r"format 3, not 4\): make it anew with raptor compile MODEL --emit-mapping"):
+    (tmp_path / "m.json").write_text(json.dumps(stored | {"version": 4}))
+    with pytest.raises(UserError, match=r"format 4, not 5\): make it anew with raptor compile MODEL --emit-mapping"):
         raptor.compile(model, mapping=tmp_path / "m.json", **CHIP)
 
 
 # Changed files
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda places: places[1:], "39 places, expected each of 0 to 39 once; null has it decided anew"),
+        (lambda places: [*places, 40], "one 40 too many, expected each of 0 to 39 once"),
+        (lambda places: [*places[1:], 2**70], "one 1180591620717411303424 too many, expected each"),
+        (lambda places: [*places[1:], -1], "one -1 too many, expected each"),
+        (lambda places: [places[1], *places[1:]], r"one \d+ too many, expected each"),
+    ],
+)
+def test_a_placement_that_is_none(
+    change: Callable[[list[int]], list[int]], message: str, model: onnx.ModelProto, tmp_path: Path
+):
+    path = tmp_path / "m.json"
+    raptor.compile(model, emit_mapping=path, **CHIP)
+    changed = json.loads(path.read_bytes())
+    placement = changed["decision"]["placement"]
+    placement["places"] = change(placement["places"])
+    path.write_text(json.dumps(changed))
+    with pytest.raises(UserError, match=f"m.json'?: placement: {message}"):
+        raptor.compile(model, mapping=path, **CHIP)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -15,7 +15,6 @@ from onnx import ModelProto
 
 import models
 import raptor
-from raptor.codegen import InstructionStreams
 from raptor.common.errors import CapacityError, UserError
 from raptor.compiler import pipeline
 from raptor.compiler.analysis.unstreamed_tensors import find_unstreamed_tensors
@@ -40,7 +39,6 @@ from raptor.mapping.modes.line_unfolding import (
 )
 from raptor.mapping.modes.plan_cache import plan_layers
 from raptor.mapping.modes.window_axis import input_lines_read
-from raptor.pim import PimProgram
 from raptor.target import arch as architectures
 from raptor.target import isa
 from raptor.target.tensor_layout import Image
@@ -782,7 +780,7 @@ def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
         built = pipeline.run_lowering(
             pipeline.rewrite_and_map(result.graph, result.arch, StoredDecision(trial.decision)), result.arch
         )
-        assert trial.cost == simulate_objective(objective, built[PimProgram], built[InstructionStreams], result.arch)
+        assert trial.cost == simulate_objective(objective, built.program, built.streams, result.arch)
     assert [trial.name for trial in found.trials[:2]] == ["rows", "raptor"]
     assert found.decision is min(found.trials, key=lambda trial: trial.figure).decision
     assert found.decision.strategy != "raptor"

@@ -15,11 +15,11 @@ NEW_LINES = ("out/manifest.json.files.mapping.json.", "out/digests.txt: mapping.
 
 
 def explained(before: Path, after: Path, name: Path) -> bool:
-    """The one difference that is expected: since format 4 a decision has its refinement, which was found anew before.
+    """The one difference that is expected: since format 5 a decision has its placement, which was found anew before.
 
-    All else in it must be equal. What the refinement does is in the streams, which must be equal, too.
+    All else in it must be equal. What the placement does is in the streams, which must be equal, too.
     """
-    return _formats(before, after, name) == (3, 4) and _plain(before / name) == _plain(after / name)
+    return _formats(before, after, name) == (4, 5) and _plain(before / name) == _plain(after / name)
 
 
 def _formats(before: Path, after: Path, name: Path) -> tuple[int, ...]:
@@ -30,17 +30,17 @@ def _formats(before: Path, after: Path, name: Path) -> tuple[int, ...]:
 
 
 def _plain(path: Path) -> Any:
-    """A mapping file without its version and the refinement."""
+    """A mapping file without its version and the placement."""
     found = json.loads(path.read_text())
     del found["version"]
-    found["decision"].pop("refinement", None)
+    found["decision"].pop("placement", None)
     return found
 
 
 def differences(before: Path, after: Path) -> Iterator[str]:
     """A line for each file or value that differs; none if all bytes are equal."""
     names = sorted({p.relative_to(f) for f in (before, after) for p in f.rglob("*") if p.is_file()})
-    expected = NEW_LINES if _formats(before, after, MAPPINGS[0]) == (3, 4) else ()
+    expected = NEW_LINES if _formats(before, after, MAPPINGS[0]) == (4, 5) else ()
     for name in names:
         old, new = before / name, after / name
         if explained(before, after, name):

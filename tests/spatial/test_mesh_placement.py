@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import models
 from raptor.spatial import Partition, PlacedGraph
-from raptor.spatial.mesh_placement import MOST_SWEEPS, list_messages, optimise_places
+from raptor.spatial.mesh_placement import MOST_SWEEPS, find_placement, list_messages
 from raptor.target import arch as architectures
 from raptor.target import isa
 from raptor.target.arch import FlitCostTable, Target, make_mesh_table
@@ -35,7 +35,7 @@ def test_no_swap_of_two_cores_is_shorter(cores: int, data: st.DataObject):
     message = st.tuples(core, core, st.integers(1, 50)).filter(lambda m: m[0] != m[1])
     messages = np.array(data.draw(st.lists(message, min_size=1, max_size=20)), np.int64)
     arch = chip(cores=cores)
-    places = optimise_places(messages, arch)
+    places = find_placement(messages, arch)
     assert sorted(places.tolist()) == list(range(cores))
     found = way_ns(messages, places, arch)
     assert found <= way_ns(messages, np.arange(cores), arch)
@@ -95,7 +95,7 @@ def test_the_swaps_are_those_of_all_gains_computed_anew(network: str, seed: int)
         table = FlitCostTable(Path("network.json"), b"", ways, ways)
         arch = replace(arch, network=replace(arch.network, table=table))
         distance = (ways + ways.T)[:-1, :-1]
-    assert optimise_places(messages, arch).tolist() == _swapped_peer_by_peer(messages, distance, MOST_SWEEPS)
+    assert find_placement(messages, arch).tolist() == _swapped_peer_by_peer(messages, distance, MOST_SWEEPS)
 
 
 def test_the_cores_of_a_model_move_together():

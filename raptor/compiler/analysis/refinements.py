@@ -1,23 +1,25 @@
-"""Says in sentences what a decision changes after the layers are placed: moves, constants, relays, order of work."""
+"""Says in sentences what a decision adds after the layers: moves, constants, relays, placement, order of work."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from raptor.compiler.pipeline import MappedGraph
-from raptor.mapping.decision import Flow, LineFlow
+from raptor.mapping.decision import Decision, Flow, LineFlow
 from raptor.mapping.paces import apply_pace
 from raptor.mapping.refinement import MovedComputes, ProducedConstants, Refinement, Relay
 from raptor.spatial.lowering.lower_graph import lower_graph
-from raptor.spatial.mesh_placement import place_cores
+from raptor.spatial.mesh_placement import flit_distance, list_messages, place_cores
 from raptor.spatial.placed_graph import Partition
 from raptor.spatial.refine import refinement_steps
 from raptor.spatial.refinement.value_relays import RELAY_GAIN
 from raptor.target.arch import Target
 from validator.simulate.simulation_report import time_text
 
-Kind = Literal["sunk", "constants", "balanced", "near", "relays", "order"]
+Kind = Literal["sunk", "constants", "balanced", "near", "relays", "placement", "order"]
 
 _MOST = 4
 """Nodes and cores that a sentence lists."""
@@ -25,10 +27,11 @@ _MOST = 4
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A choice about single computes, or the order of all of them.
+    """A choice about single computes, the placement of the cores, or the order of all computes.
 
-    `count`: computes that move, constants that crossbars produce, or values that are relayed; 0 for the order. `nodes`:
-    the ONNX nodes of these, most computes first. `cores`: the cores of the chip that get them. `why`: a sentence.
+    `count`: computes that move, constants that crossbars produce, values that are relayed, or cores with another place
+    than that of their number; 0 for the order. `nodes`: the ONNX nodes of computes, most computes first. `cores`: the
+    cores of the chip that get them; none for the placement and the order. `why`: a sentence.
     """
 
     kind: Kind
@@ -51,7 +54,7 @@ def changes(mapped: MappedGraph, arch: Target) -> tuple[tuple[Change, ...], Part
     if steps:
         places.update(zip(before.cores, place_cores(before, decision, timed).cores, strict=True))
     found = [_change(field, records, was, before, places) for field, was in steps]
-    return (*found, *_order(decision.flow)), before
+    return (*found, *_placement(decision, before, timed), *_order(decision.flow)), before
 
 
 def _change(field: str, records: Refinement, was: Partition, last: Partition, places: Mapping[int, int]) -> Change:
@@ -94,6 +97,20 @@ def _moved(kind: Kind, moves: Sequence[MovedComputes], was: Partition, places: M
         "near": "they are read there long before where they were",
     }[kind]
     return Change(kind, len(computes), nodes, cores, f"{what}: {why}")
+
+
+def _placement(decision: Decision, partition: Partition, arch: Target) -> Iterator[Change]:
+    """Yields the placement if some cores have another place than that of their number."""
+    assert decision.placement is not None, "the decision is complete"
+    if not decision.placement.places:
+        return
+    messages, places = list_messages(partition, arch), np.array(decision.placement.places)
+    numbered = np.arange(len(places))
+    count, unit = int((places != numbered).sum()), "hops" if arch.table is None else "ns"
+    way, before = (flit_distance(messages, each, arch) for each in (places, numbered))
+    taken = f"all flits together take {way:,.0f} {unit} instead of {before:,.0f}"
+    why = f"{_count(count, 'core')} not at the places of their numbers: {taken}"
+    yield Change("placement", count, (), (), why)
 
 
 def _order(flow: Flow) -> Iterator[Change]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack, get_args
 
 from raptor import frontend
-from raptor.codegen import InstructionStreams
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
 from raptor.common.option_spelling import spell_option
 from raptor.common.options import arguments
@@ -22,7 +21,6 @@ from raptor.compiler.program_cost import simulate_objective
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
 from raptor.mapping.strategies import ROWS
 from raptor.options import CompileOptions, PolicyKeywords, read_options
-from raptor.pim import PimProgram
 from raptor.target.arch import Target, load_chip
 from raptor.tools.quantise.mixed_precision import find_adjustable_operands
 from raptor.tools.quantise.noise import OutputNoise
@@ -212,7 +210,5 @@ class _PolicySearch:
             graph = pipeline.prepare_graph(frontend.load(model).graph, self.chip, driver=driver)
             mapped = pipeline.rewrite_and_map(graph, self.chip, ROWS)
             completed = pipeline.complete(mapped, self.chip, aim=BALANCED_OBJECTIVE, driver=driver)
-            values = pipeline.run_lowering(completed.mapped, self.chip, driver=driver, known=completed.known)
-            return simulate_objective(self.goal, values[PimProgram], values[InstructionStreams], self.chip).figure(
-                self.goal
-            )
+            lowered = pipeline.run_lowering(completed.mapped, self.chip, driver=driver, known=completed.known)
+            return simulate_objective(self.goal, lowered.program, lowered.streams, self.chip).figure(self.goal)

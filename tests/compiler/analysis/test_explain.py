@@ -316,7 +316,7 @@ def test_programs_of_integers_say_what_rounding_costs(tmp_path: Path, capsys: py
     assert "of it to round sums to integers of fewer bits" in " ".join(shown.split())
 
 
-KINDS = {"sunk": ["sunk", "order"], "constants": ["constants", "order"], "balanced": ["balanced", "order"]}
+KINDS = "sunk", "constants", "balanced"
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -326,23 +326,30 @@ def test_what_is_decided_after_the_layers_are_placed(name: str, tmp_path: Path, 
     program = raptor.compile(model, mapping="rows", **chip)
     out = program.save(tmp_path / "out")
     found = explain(out)
-    assert [change.kind for change in found.changes] == KINDS[name]
-    change = found.changes[0]
+    assert [change.kind for change in found.changes] == [name, "placement", "order"]
+    change, placement, _ = found.changes
     assert change.count
     assert program.artifacts is not None
     assert set(change.cores) <= {core for core, records in program.artifacts.records.items() if len(records)}
     status, shown, _ = _run(capsys, out)
     assert status == 0
     assert f"- {name}: {change.why}" in " ".join(shown.split())
+    assert f"- placement: {placement.why}" in " ".join(shown.split())
     assert "- order: work of each core in the order of sample" in shown
 
 
 def test_relays_are_explained(tmp_path: Path):
     model, chip = CASES["relays"]
     found = explain(raptor.compile(model, mapping="rows", **chip).save(tmp_path / "out"))
-    relays, order = found.changes
+    relays, placement, order = found.changes
     assert relays.nodes == ("my_rnn",)
     assert re.match(r"\d+ values on \d+ idle cores until they are read: a sample would else occupy", relays.why)
+    said = r"(\d+) cores not at the places of their numbers: all flits together take ([\d,]+) hops instead of ([\d,]+)"
+    told = re.fullmatch(said, placement.why)
+    assert told is not None
+    count, way, before = (int(number.replace(",", "")) for number in told.groups())
+    assert placement.count == count > 1
+    assert 0 < way < before
     assert order.why.startswith("work of each core in the order of sample 3 in a list schedule")
 
 

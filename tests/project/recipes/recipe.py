@@ -17,7 +17,8 @@ MOST_FILES = 4
 """Files that adding one thing may change."""
 
 _STEP = re.compile(
-    r"^(?P<place>At the end of|(?:Above|Below|Instead of) `(?P<anchor>[^`]+)` in) `(?P<file>[^`]+)`:\n\n"
+    r"^(?P<place>At the end of|In the new file|(?:Above|Below|Instead of) `(?P<anchor>[^`]+)` in)\s"
+    r"`(?P<file>[^`]+)`:\n\n"
     r"```\w+\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -25,7 +26,7 @@ _STEP = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A text for a file: above, below or instead of the line that holds `anchor`, as far indented; or at the end."""
+    """A text for a file: beside or instead of the line that holds `anchor`, as far indented; its end; or all of it."""
 
     place: str
     file: str
@@ -34,6 +35,9 @@ class Step:
 
     def apply(self, sources: Path) -> None:
         path = sources / self.file
+        if self.place == "In the new file":
+            path.write_text(self.text)
+            return
         content = path.read_text()
         if self.anchor is None:
             path.write_text(f"{content.rstrip()}\n\n\n{self.text}")
@@ -51,7 +55,9 @@ def steps(heading: str) -> list[Step]:
     """Returns the texts that a section of CONTRIBUTING.md says to write, in order."""
     _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition(f"\n## {heading}\n")
     section = rest.partition("\n## ")[0]
-    return [Step(m["place"], m["file"], m["anchor"], m["text"]) for m in _STEP.finditer(section)]
+    found = [Step(m["place"], m["file"], m["anchor"], m["text"]) for m in _STEP.finditer(section)]
+    assert len(found) == len(re.findall("^```$", section, re.MULTILINE)), "each block of the section is a step"
+    return found
 
 
 def copied(folder: Path) -> Path:

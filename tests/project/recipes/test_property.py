@@ -14,11 +14,9 @@ from pathlib import Path
 
 import models
 import raptor
-from raptor.codegen import InstructionStreams
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import apply_pace
 from raptor.mapping.row_mapping import map_rows
-from raptor.pim import PimProgram
 from raptor.compiler.pipeline import MappedGraph, complete, run_lowering
 from raptor.compiler.program_cost import simulate_objective
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
@@ -36,7 +34,7 @@ def mapped(chip, pace):
     decision = replace(map_rows(graph, apply_pace(chip, pace), PlanCache()), pace=pace)
     completed = complete(MappedGraph(graph, decision), chip, aim=BALANCED_OBJECTIVE)
     made = run_lowering(completed.mapped, chip, known=completed.known)
-    return decision, simulate_objective("latency", made[PimProgram], made[InstructionStreams], chip).latency_ns
+    return decision, simulate_objective("latency", made.program, made.streams, chip).latency_ns
 
 
 (own, own_ns), (fixed, fixed_ns) = mapped(slow, "own"), mapped(slow, "bench")

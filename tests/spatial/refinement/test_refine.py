@@ -74,6 +74,7 @@ SEARCHES = (
     ("refine", "choose_constants"),
     ("refine", "balance_load"),
     ("refine", "choose_relays"),
+    ("choose_placement", "find_placement"),
     ("choose_order", "choose_step_order"),
 )
 
@@ -252,6 +253,16 @@ def test_a_wrong_file_is_named(tmp_path: Path):
         raptor.compile(deep(), mapping=path, **IDLE)
 
 
+def test_a_wrong_file_is_named_when_its_placement_is_decided_anew(tmp_path: Path):
+    path = tmp_path / "m.json"
+    raptor.compile(deep(), mapping="rows", emit_mapping=path, **IDLE)
+    stored = json.loads(path.read_bytes())
+    stored["decision"]["refinement"]["lowering"], stored["decision"]["placement"] = "0", None
+    path.write_text(json.dumps(stored))
+    with pytest.raises(UserError, match=r"m\.json'?: decision\.refinement: lowering: made for other computes"):
+        raptor.compile(deep(), mapping=path, **IDLE)
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 60), marks=pytest.mark.slow)])
 def test_a_changed_refinement_is_refused_or_right(name: str, seeds: range, tmp_path: Path):
@@ -275,12 +286,28 @@ def test_a_changed_refinement_is_refused_or_right(name: str, seeds: range, tmp_p
         assert "changed.json" in said, f"seed {seed}, {how}: {said}"
 
 
-def test_without_a_refinement_it_is_decided_anew(tmp_path: Path):
-    """The order stays that of the file."""
+@pytest.mark.parametrize("fields", [("refinement",), ("placement",), ("refinement", "placement")])
+def test_what_a_file_lacks_is_decided_anew(fields: tuple[str, ...], tmp_path: Path):
+    """All else that the file has stays, such as the order."""
     model, chip = CASES["relays"]
     path = tmp_path / "m.json"
     first = raptor.compile(model, mapping="rows", emit_mapping=path, **chip)
     stored = json.loads(path.read_bytes())
-    stored["decision"]["refinement"] = None
+    assert stored["decision"]["placement"]["places"]
+    stored["decision"] |= dict.fromkeys(fields)
     path.write_text(json.dumps(stored))
     assert streams(raptor.compile(model, mapping=path, **chip)) == streams(first)
+
+
+def test_a_placement_in_a_file_is_applied(tmp_path: Path):
+    """Without one, cores are those of their numbers; backwards, the same work is on the chip from its last core on."""
+    model, chip = CASES["sunk"]
+    path, found = tmp_path / "m.json", list[dict[int, int]]()
+    raptor.compile(model, mapping="rows", emit_mapping=path, **chip)
+    stored = json.loads(path.read_bytes())
+    for places in ([], [*reversed(range(stored["cores"]))]):
+        stored["decision"]["placement"] = {"places": places}
+        path.write_text(json.dumps(stored))
+        found.append({core: len(each) for core, each in streams(raptor.compile(model, mapping=path, **chip)).items()})
+    numbered, backwards = found
+    assert backwards == {stored["cores"] - 1 - core: size for core, size in numbered.items()}

@@ -10,7 +10,7 @@ import pytest
 import models
 import raptor
 from raptor.common.errors import UserError
-from raptor.spatial.mesh_placement import optimise_places
+from raptor.spatial.mesh_placement import find_placement
 from raptor.target import arch as architectures
 from validator.simulate.builtin import simulate
 
@@ -74,7 +74,7 @@ def test_cores_are_placed_by_the_table(tmp_path: Path):
     """Core 0 is next to nobody but core 37, by the table; on the mesh it would stay beside core 1."""
     table = slow_table(_0_37=1.0, _37_0=1.0)
     arch = architectures.load(write_chip(tmp_path, table))
-    places = optimise_places(np.array([[0, 1, 1000]]), arch)
+    places = find_placement(np.array([[0, 1, 1000]]), arch)
     assert set(places[[0, 1]].tolist()) == {0, 37}
 
 
