@@ -1,4 +1,4 @@
-"""The text of a small graph before and after each rewrite, and its values, which are equal. `make goldens` writes the texts anew."""
+"""The text of a small graph before and after each rewrite, with equal values. `make goldens` writes the texts anew."""
 
 from dataclasses import dataclass, field
 from typing import Any
