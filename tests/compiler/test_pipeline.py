@@ -55,6 +55,11 @@ def test_a_compilation_stops_after_any_pass_with_a_text(name: str):
     assert stopped.value.text.strip()
 
 
+def test_no_pass_rewrites_the_graph_after_the_decision_about_it():
+    after = (*pipeline.DECISION[-1:], *pipeline.COMPLETION, *pipeline.LOWERING)
+    assert [step.__name__ for step in after if get_type_hints(step)["return"] is Graph] == []
+
+
 def test_a_pass_that_is_none():
     with pytest.raises(UserError, match=f"stop_after='lunch': expected one of: {', '.join(PASS_OPTION.choices)}"):
         raptor.compile(MODEL, cores=4, driver=Driver(stop_after="lunch"))
