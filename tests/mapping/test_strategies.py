@@ -1,4 +1,4 @@
-"""What holds for every mapping strategy, by its name in the table: a new one is found by itself."""
+"""Tests for every mapping strategy, by its name in the table: a new one is found by itself."""
 
 import pytest
 
