@@ -11,10 +11,13 @@ from raptor.common.errors import CapacityError, InternalError, UserError
 from raptor.compiler import pipeline
 from raptor.compiler.compilation import ALL_PASSES, PASS_OPTION
 from raptor.compiler.pass_driver import Driver, StoppedAfterPass
+from raptor.frontend import load
 from raptor.graph.ir import Graph
 from raptor.mapping.decide import MappingState
 from raptor.mapping.decision import Decision
 from raptor.mapping.strategies import RAPTOR, ROWS
+from raptor.pim import PimProgram
+from raptor.pim.operations import Load, Store
 from raptor.spatial import Partition
 from raptor.spatial.scheduling.order_selection import OrderObjective
 from raptor.target.arch import Target
@@ -22,6 +25,7 @@ from raptor.transforms.choose_recipes import RequantMethod
 from tests.pipeline import Recorder, chip, conv_model, passes
 
 MODEL = conv_model((1, 3, 6, 6), 4)
+SMALL_CHIP = chip(cores=4)
 
 
 def test_every_pass_finds_what_it_takes():
@@ -70,6 +74,15 @@ def test_lowering_up_to_a_pass():
     values = pipeline.run_lowering(result.mapped, result.arch, upto="partition")
     assert values[Partition].graph.computes
     assert [c.results for c in values[Partition].graph.computes] == [c.results for c in result.spatial.computes]
+
+
+def test_the_program_of_each_core_is_there_for_another_instruction_set():
+    graph = pipeline.prepare_graph(load(MODEL).graph, SMALL_CHIP)
+    completed = pipeline.complete(pipeline.rewrite_and_map(graph, SMALL_CHIP, ROWS), SMALL_CHIP)
+    program = pipeline.run_lowering(completed.mapped, SMALL_CHIP, upto="allocate", known=completed.known)[PimProgram]
+    operations = [(core, step.operation) for core in program.cores.values() for step in core.steps]
+    assert {Load, Store} <= {type(operation) for _, operation in operations}
+    assert all(buffer.name in core.address_of for core, each in operations for buffer in each.operands)
 
 
 def test_a_pass_whose_result_is_known_is_not_run_again_but_checked():
