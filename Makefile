@@ -14,7 +14,7 @@ NOT_OTHERS := not slow and not release and not browser and not frameworks
 SUITE = $(BIN)/pytest -q -n $(JOBS) --dist worksteal $(if $(BROWSER),--browser=$(BROWSER))
 GOLDENS := tests/compiler/test_passes.py tests/compiler/test_thesis.py tests/spatial/lowering/test_tile_lowering.py tests/transforms/test_goldens.py
 # Stores the tables that a benchmark prints for the pages, with STORE=1: names of the tables, `-` for none of them.
-stored = $(if $(STORE),| $(BIN)/python benchmarks/store.py $(1))
+stored = $(if $(STORE),| $(BIN)/python -m benchmarks.tables.store_tables $(1))
 PLANTED = $(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
 FUZZ_PARTS := graphs quantised relations programs models files given faults
 # Tests start hundreds of commands, which read what the first one compiled.
@@ -99,67 +99,67 @@ lint: $(READY)  ## ruff and pyright
 	$(BIN)/basedpyright
 
 bench: $(READY)  ## time and memory of compile and validate by both mappings, beside baselines of the same run
-	$(BIN)/python benchmarks/bench.py
-	$(BIN)/python benchmarks/commands.py
-	$(BIN)/python benchmarks/integers.py
+	$(BIN)/python -m benchmarks.speed.compile_and_validate
+	$(BIN)/python -m benchmarks.speed.command_times
+	$(BIN)/python -m benchmarks.speed.integer_programs
 
 bench-accuracy: $(READY)  ## accuracy of the trained network in each form of quantisation, by onnxruntime and by streams
-	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python -m benchmarks.correctness.accuracy
 
 bench-analog: $(READY)  ## accuracy of the trained network on crossbars with converters and errors of cells
-	$(BIN)/python benchmarks/analog.py
+	$(BIN)/python -m benchmarks.correctness.analog
 
 bench-growth: $(READY)  ## how compilation by both mappings grows with image size, channels, cores, model size; STORE=1 stores them
-	$(BIN)/python benchmarks/growth.py $(call stored,growth-width growth-channels growth-cores growth-model)
-	$(BIN)/python benchmarks/growth.py --mapping rows $(call stored,growth-rows-width - growth-rows-cores growth-rows-cores-200 growth-rows-model)
+	$(BIN)/python -m benchmarks.speed.growth $(call stored,growth-width growth-channels growth-cores growth-model)
+	$(BIN)/python -m benchmarks.speed.growth --mapping rows $(call stored,growth-rows-width - growth-rows-cores growth-rows-cores-200 growth-rows-model)
 
 bench-sizes: $(READY)  ## all commands by the size of an image, a signal, a sequence, on 144, 400 and 1000 cores; SIZES="signal --cores 144"; STORE=1 stores them
-	$(BIN)/python benchmarks/sizes.py $(SIZES) $(call stored,sizes)
+	$(BIN)/python -m benchmarks.speed.sizes $(SIZES) $(call stored,sizes)
 
 bench-commands: $(READY)  ## the part of it on the default mapping: whole commands, warm, and cold without compiled kernels; STORE=1 stores them
-	$(BIN)/python benchmarks/commands.py $(call stored,commands)
+	$(BIN)/python -m benchmarks.speed.command_times $(call stored,commands)
 
 bench-device: $(READY)  ## products a second of the back ends of raptor.device
-	$(BIN)/python benchmarks/device.py
+	$(BIN)/python -m benchmarks.speed.device_products
 
 bench-occ: $(READY)  ## docs/how-to/occ-kernels.md: writes and products of the kernels of OCC
-	$(BIN)/python benchmarks/occ.py
+	$(BIN)/python -m benchmarks.programs.occ_kernels
 
 bench-json: $(READY)  ## reading and writing JSON streams in several ways, with ratios
-	$(BIN)/python benchmarks/json_text.py
+	$(BIN)/python -m benchmarks.speed.json_streams
 
 bench-mapping: $(READY)  ## latency, throughput, energy, memory of both mappings; simulated
-	$(BIN)/python benchmarks/mapping.py
+	$(BIN)/python -m benchmarks.programs.mapping_figures
 
 bench-binds: $(READY)  ## what binds the interval of each model: even work, busiest core, port; simulated; BINDS="--optimize latency"; STORE=1 stores them
-	$(BIN)/python benchmarks/binds.py $(BINDS) $(call stored,binds)
+	$(BIN)/python -m benchmarks.programs.interval_limits $(BINDS) $(call stored,binds)
 
 bench-blocks: $(READY)  ## small blocks of networks: the interval by the even work; BLOCKS="cbam gqa" for some of them
-	$(BIN)/python benchmarks/blocks.py $(BLOCKS)
+	$(BIN)/python -m benchmarks.programs.small_blocks $(BLOCKS)
 
 bench-mixed: $(READY)  ## what a published policy of mixed precision saves, by its own table and simulated
-	$(BIN)/python benchmarks/mixed.py
+	$(BIN)/python -m benchmarks.programs.mixed_precision
 
 bench-chips: $(READY)  ## several chips beside one of the same cores: the table of docs/how-to/rounds.md; simulated; STORE=1 stores it
-	$(BIN)/python benchmarks/chips.py $(call stored,chips)
+	$(BIN)/python -m benchmarks.programs.several_chips $(call stored,chips)
 
 bench-rounds: $(READY)  ## cuts of a model in rounds by three methods: the table of docs/how-to/rounds.md; simulated; STORE=1 stores it
-	$(BIN)/python benchmarks/rounds.py $(call stored,rounds)
+	$(BIN)/python -m benchmarks.programs.round_cuts $(call stored,rounds)
 
 bench-placement: $(READY)  ## time to place cores on the mesh, by their number, beside a baseline of the same run
-	$(BIN)/python benchmarks/placement.py
+	$(BIN)/python -m benchmarks.speed.core_placement
 
 bench-streaming: $(READY)  ## row streaming against layer by layer: latency, speed-up, utilisation; simulated
-	$(BIN)/python benchmarks/streaming.py
+	$(BIN)/python -m benchmarks.programs.streaming
 
 bench-simulate: $(READY)  ## time of simulate and check; PIMSIM=/path/to/ChipTest to compare with pimsim-nn
-	$(BIN)/python benchmarks/simulate.py $(if $(PIMSIM),--pimsim $(PIMSIM))
+	$(BIN)/python -m benchmarks.speed.simulator_times $(if $(PIMSIM),--pimsim $(PIMSIM))
 
 bench-thesis: $(READY)  ## the thesis's figures again: docs/images/thesis and the tables of docs/explanation/thesis-figures.md, stored
-	$(BIN)/python benchmarks/thesis_figures.py
+	$(BIN)/python -m benchmarks.programs.thesis_figures
 
 check-tables: $(READY)  ## the simulated tables of the pages against what the code makes now; TABLES="streaming --write" stores them
-	$(BIN)/python benchmarks/tables.py --jobs $(JOBS) $(TABLES)
+	$(BIN)/python -m benchmarks.tables.check_tables --jobs $(JOBS) $(TABLES)
 
 nightly: $(READY)  ## all that CI does not run, each part whatever became of the others; then a line for each
 	@mkdir -p $(NIGHT); failed=; begin=$$(date +%s); : > $(NIGHT)/summary; \
@@ -176,8 +176,8 @@ nightly: $(READY)  ## all that CI does not run, each part whatever became of the
 bench-verdict: $(READY)  ## how often the rules of validate are wrong: the table of docs/explanation/verdict.md, in about an hour; STORE=1 stores it
 	rm -f verdict.jsonl
 	for part in zoo conformance planted "graphs --count 2000 --right" "graphs --first 2000 --count 150"; do \
-		OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/verdict.py $$part >/dev/null || exit 1; done
-	$(BIN)/python benchmarks/verdict.py $(call stored,verdict)
+		OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.correctness.verdict $$part >/dev/null || exit 1; done
+	$(BIN)/python -m benchmarks.correctness.verdict $(call stored,verdict)
 
 format: $(READY)  ## ruff format, and what ruff can mend
 	$(BIN)/ruff check --fix .

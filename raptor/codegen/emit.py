@@ -89,7 +89,7 @@ class Emitter:
     form: OperationForm
     target: Target
 
-    def at(self, buffer: Buffer) -> int:
+    def address_of(self, buffer: Buffer) -> int:
         """Returns the symbol of the byte address of a slot."""
         return address_symbol(self.form.slots.index(buffer))
 
@@ -112,13 +112,13 @@ class Emitter:
         set_operand(block, 1, GLOBAL_HIGH, 0)
         set_operand(block, 2, GLOBAL_LOW, 0)  # the low word takes the third slot, which is free
         # NOTE: the simulator ignores rd of ld; with the address as offset both readings agree.
-        block["b"], block["c"] = 1, self.at(op.result)
+        block["b"], block["c"] = 1, self.address_of(op.result)
         return block
 
     def load_rows(self, op: LoadRows[Buffer]) -> Symbolic:
         """Emits an embedding lookup (`raptor.codegen.emit_lookups`)."""
         size = op.result.channels * self.size(op.result)
-        return emit_load_rows(op, self.at(op.result), size, (ZERO, GLOBAL_HIGH, GLOBAL_LOW))
+        return emit_load_rows(op, self.address_of(op.result), size, (ZERO, GLOBAL_HIGH, GLOBAL_LOW))
 
     def store(self, op: Store[Buffer]) -> Symbolic:
         # NOTE: the simulator ignores rs1 of st too; rd and the register after it hold the global address.
@@ -126,18 +126,18 @@ class Emitter:
         set_operand(block, 0, GLOBAL_HIGH, 0)
         set_operand(block, 1, ZERO, 0)
         set_operand(block, 2, GLOBAL_LOW, 0)
-        block["b"], block["c"] = 2, self.at(op.source)
+        block["b"], block["c"] = 2, self.address_of(op.source)
         return block
 
     def send(self, op: Send[Buffer]) -> Symbolic:
         block = make_virtual("send", 1)
-        set_operand(block, 0, IN, self.at(op.source))
-        set_operand(block, 1, IN, self.at(op.source))
+        set_operand(block, 0, IN, self.address_of(op.source))
+        set_operand(block, 1, IN, self.address_of(op.source))
         return block
 
     def receive(self, op: Receive[Buffer]) -> Symbolic:
         block = make_virtual("recv", 1)
-        set_operand(block, 0, OUT, self.at(op.result))
+        set_operand(block, 0, OUT, self.address_of(op.result))
         return block
 
     def apply_filters(self, op: ApplyFilters[Buffer]) -> Symbolic:
@@ -152,9 +152,11 @@ class Emitter:
         product = np.arange(len(pixel)) + np.concatenate([[0], np.cumsum(~first)])[:-1]
         block = make_virtual("mvmul", len(pixel) + int((~first).sum()))
         block["widths"] = self.widths(op.input, op.result)
-        out_address = self.at(op.result) + pixel * op.result.channels * self.size(op.result)
-        in_address = (inputs[pixel, index] * op.input.channels + op.channel) * self.size(op.input) + self.at(op.input)
-        scratch = self.at(op.scratch[0]) if op.scratch else 0
+        out_address = self.address_of(op.result) + pixel * op.result.channels * self.size(op.result)
+        in_address = (inputs[pixel, index] * op.input.channels + op.channel) * self.size(op.input) + self.address_of(
+            op.input
+        )
+        scratch = self.address_of(op.scratch[0]) if op.scratch else 0
 
         block["register"][product, 0] = np.where(first, OUT, SCRATCH)
         block["value"][product, 0] = np.where(first, out_address, scratch)
@@ -182,7 +184,7 @@ class Emitter:
         starts, lengths = find_pixel_runs(pixels)
         block = make_virtual("lldi", len(starts))
         pixel_bytes = channels * self.size(out)
-        set_operand(block, 0, OUT, self.at(out) + starts * pixel_bytes)
+        set_operand(block, 0, OUT, self.address_of(out) + starts * pixel_bytes)
         block["d"] = lengths * pixel_bytes
         return block
 
@@ -191,7 +193,7 @@ class Emitter:
         group, line, source, target = op.products.T
         block = make_virtual("mvmul", len(group))
         block["widths"] = self.widths(op.lines[0], op.result)
-        set_operand(block, 0, OUT, self.at(op.result) + target * self.size(op.result))
+        set_operand(block, 0, OUT, self.address_of(op.result) + target * self.size(op.result))
         set_operand(block, 1, IN, self._bases(op.lines, line) + source * self.size(op.lines[0]))
         block["a"], block["c"] = self.weight_bits, group
         return block
@@ -204,7 +206,7 @@ class Emitter:
         """
         kind, target, elements, left, left_at, right, right_at = plan_scatter_add(op.runs, op.result.elements).T
         size = self.size(op.result)
-        out = self.at(op.result) + target * size
+        out = self.address_of(op.result) + target * size
         block = make_virtual("vvadd", len(kind))
         block["widths"] = np.where(kind <= COPY, 0, self.widths(op.result, op.result))
         block["opcode"] = np.array([isa.OPCODE[name] for name in ("lldi", "lmv", "vvadd", "vvadd")])[kind]
@@ -219,7 +221,7 @@ class Emitter:
 
     def _bases(self, sources: Sequence[Buffer], index: npt.NDArray[np.integer]) -> Ints:
         """Returns the byte address of each source in `index`; without meaning for -1 (no source)."""
-        return np.array([*map(self.at, sources), 0], np.int64)[index]
+        return np.array([*map(self.address_of, sources), 0], np.int64)[index]
 
     def vector(self, op: Vector[Buffer]) -> Symbolic:
         """Emits an element-wise function: one instruction for each repetition of the shortest operand."""
@@ -229,7 +231,7 @@ class Emitter:
         block["d"], block["widths"] = length, self.widths(op.operands[0], op.result)
         for slot, (buffer, register) in enumerate(zip(buffers, (OUT, IN, SCRATCH), strict=False)):
             advance = length * self.size(buffer) if buffer.elements > length else 0
-            set_operand(block, slot, register, self.at(buffer) + np.arange(len(block)) * advance)
+            set_operand(block, slot, register, self.address_of(buffer) + np.arange(len(block)) * advance)
         return block
 
     def repeat(self, op: Repeat[Buffer]) -> Symbolic:
@@ -241,9 +243,9 @@ class Emitter:
             done.append(min(2 * done[-1], whole))
         row, start = np.repeat(np.arange(rows), len(done) - 1), np.tile(done[:-1], rows)
         block = make_virtual("lmv", len(row))
-        first = self.at(op.result) + row * whole * size
+        first = self.address_of(op.result) + row * whole * size
         set_operand(block, 0, OUT, first + start * size)
-        set_operand(block, 1, IN, np.where(start == 0, self.at(op.source) + row * piece * size, first))
+        set_operand(block, 1, IN, np.where(start == 0, self.address_of(op.source) + row * piece * size, first))
         block["d"] = np.tile(np.diff(done), rows) * size
         return block
 
@@ -263,7 +265,7 @@ class Emitter:
         rows = [np.where(terms.reads == BOTH, terms.left // width, 0), terms.right // width]
         split = rows if len(op.inputs) > 1 else []
         starts, lengths = find_joint_runs([terms.pixel, terms.left, terms.right], [terms.step, terms.reads, *split])
-        block = self._pool_runs(op, terms.at(starts))
+        block = self._pool_runs(op, terms.select(starts))
         copies = terms.reads[starts] == ONE
         block["d"] = lengths * op.result.channels * np.where(copies, self.size(op.result), 1)
         return np.concatenate([self._zeros(op.result, empty, op.result.channels), block])
@@ -274,7 +276,7 @@ class Emitter:
         copies, pixel_bytes = terms.reads == ONE, op.result.channels * self.size(op.result)
         block["widths"] = np.where(copies, 0, self.widths(op.result, op.result))
         block["opcode"][copies] = isa.OPCODE["lmv"]
-        totals = np.array([self.at(buffer) for buffer in (op.result, *op.scratch)])
+        totals = np.array([self.address_of(buffer) for buffer in (op.result, *op.scratch)])
         out = totals[terms.total] + terms.pixel * pixel_bytes
         right = self._source(op, np.where(terms.reads == TOTAL, 0, terms.right))
         right = np.where(terms.reads == TOTAL, totals[terms.part] + terms.pixel * pixel_bytes, right)
@@ -290,7 +292,7 @@ class Emitter:
     def _source(self, op: Pool[Buffer] | Stencil[Buffer], pixel: Ints) -> Ints:
         """Returns the byte addresses of input pixels: in the last input buffer that begins at or before their row."""
         rows = np.array([row for row, _ in op.inputs])
-        bases = np.array([self.at(buffer) for _, buffer in op.inputs])
+        bases = np.array([self.address_of(buffer) for _, buffer in op.inputs])
         width = op.inputs[0][1].width
         which = np.searchsorted(rows, pixel // width, side="right") - 1
         inside = pixel.astype(np.intp) - rows[which] * width
@@ -307,8 +309,8 @@ class Emitter:
         target = pixel * result.channels + piece.target
         source = pixel * piece.value.channels + piece.source
         size = self.size(result)
-        set_operand(block, 0, OUT, self.at(result) + target * size)
-        set_operand(block, 1, IN, self.at(piece.value) + source * size)
+        set_operand(block, 0, OUT, self.address_of(result) + target * size)
+        set_operand(block, 1, IN, self.address_of(piece.value) + source * size)
         block["d"] = piece.channels * (result.pixels if whole else 1) * size
         return block
 
@@ -336,12 +338,12 @@ class Emitter:
         block = make_virtual("vvmul", int(ends[-1]) if len(ends) else 0)
         pixel_bytes = op.result.channels * self.size(op.result)
         given_bytes = op.result.channels * self.size(given)
-        out = self.at(op.result) + pixel * pixel_bytes
+        out = self.address_of(op.result) + pixel * pixel_bytes
         source = self._source(op, inputs[pixel, tap].astype(np.intp))
-        weight = (self.at(op.vectors) if op.vectors else 0) + index[pixel, tap].astype(
+        weight = (self.address_of(op.vectors) if op.vectors else 0) + index[pixel, tap].astype(
             np.intp
         ) * given_bytes * op.together
-        accum = self.at(op.scratch[0])
+        accum = self.address_of(op.scratch[0])
         block["d"] = np.repeat(pixels, count) * op.result.channels
         weighted = np.flatnonzero(~unit)
         self._binary(
@@ -380,9 +382,9 @@ class Emitter:
         block = make_virtual("vvdmul", len(batch))
         block["widths"] = self.widths(op.left, op.result)
         pixel_bytes = op.left.channels * self.size(op.left)
-        set_operand(block, 0, OUT, self.at(op.result) + np.arange(len(batch)) * self.size(op.result))
-        set_operand(block, 1, IN, self.at(op.left) + (batch * rows + row) * pixel_bytes)
-        set_operand(block, 2, SCRATCH, self.at(op.right) + (batch * op.cols + op.first + col) * pixel_bytes)
+        set_operand(block, 0, OUT, self.address_of(op.result) + np.arange(len(batch)) * self.size(op.result))
+        set_operand(block, 1, IN, self.address_of(op.left) + (batch * rows + row) * pixel_bytes)
+        set_operand(block, 2, SCRATCH, self.address_of(op.right) + (batch * op.cols + op.first + col) * pixel_bytes)
         block["d"] = op.left.channels
         return block
 
@@ -391,8 +393,8 @@ class Emitter:
         block = make_virtual("vavg", op.result.pixels)
         block["widths"] = self.widths(op.input, op.result)
         pixel = np.arange(len(block))
-        set_operand(block, 0, OUT, self.at(op.result) + pixel * self.size(op.result))
-        set_operand(block, 1, IN, self.at(op.input) + pixel * op.input.channels * self.size(op.input))
+        set_operand(block, 0, OUT, self.address_of(op.result) + pixel * self.size(op.result))
+        set_operand(block, 1, IN, self.address_of(op.input) + pixel * op.input.channels * self.size(op.input))
         set_operand(block, 2, STRIDE, 1)
         block["d"] = op.input.channels
         return block
@@ -402,7 +404,7 @@ class Emitter:
         target, source, first, stride, elements = op.runs.T
         size = self.size(op.result)
         block = make_virtual("lmv", len(target))
-        set_operand(block, 0, OUT, self.at(op.result) + target * size)
+        set_operand(block, 0, OUT, self.address_of(op.result) + target * size)
         set_operand(block, 1, IN, self._bases(op.sources, source) + first * size)
         block["d"] = elements * size
         strided = np.flatnonzero((source >= 0) & (stride != 1) & (elements > 1))
@@ -421,8 +423,8 @@ class Emitter:
         block = make_virtual("vsoftmax", op.result.pixels)
         block["widths"] = self.widths(op.input, op.result)
         steps = np.arange(len(block)) * op.result.channels * self.size(op.result)
-        set_operand(block, 0, OUT, self.at(op.result) + steps)
-        set_operand(block, 1, IN, self.at(op.input) + steps)
+        set_operand(block, 0, OUT, self.address_of(op.result) + steps)
+        set_operand(block, 1, IN, self.address_of(op.input) + steps)
         block["d"] = op.result.channels
         return block
 

@@ -27,7 +27,7 @@ _OPCODE = {"mul": "vvmul", "add": "vvadd", "sub": "vvsub", "sra": "vvsra", "sll"
 class _Places(Protocol):
     """The part of an emitter that returns addresses of buffers."""
 
-    def at(self, buffer: Buffer) -> int: ...
+    def address_of(self, buffer: Buffer) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _CodeTemplate:
     block: Symbolic
     value: Ints
 
-    def at(self, addresses: Sequence[int]) -> Symbolic:
+    def place_at(self, addresses: Sequence[int]) -> Symbolic:
         """Returns the instructions for values at these addresses."""
         block = self.block.copy()
         block["value"] += np.array([*addresses, 0], np.int64)[self.value]
@@ -120,7 +120,7 @@ def emit_requantise(emitter: _Places, op: Requantise[Buffer]) -> Symbolic:
         op.result.width * op.result.channels,
     )
     template = _requantise(op.recipe, shape, op.index.shape[0], op.index.tobytes())
-    return template.at([emitter.at(b) for b in chain(op.results, op.sources, op.tables, op.scratch)])
+    return template.place_at([emitter.address_of(b) for b in chain(op.results, op.sources, op.tables, op.scratch)])
 
 
 @lru_cache(maxsize=4096)
@@ -205,7 +205,7 @@ def emit_requantise_at_once(emitter: _Places, op: RequantiseAtOnce[Buffer]) -> S
     for number, table in enumerate(op.index.tolist()):
         bits = op.source.element.bits, op.result.element.bits
         writer.add("vrequant", bits, row, shape.out(number), shape.source(0, number), shape.table(table))
-    return writer.template().at([emitter.at(b) for b in chain(op.results, (op.source,), op.tables)])
+    return writer.template().place_at([emitter.address_of(b) for b in chain(op.results, (op.source,), op.tables)])
 
 
 def emit_bound(emitter: _Places, op: Bound[Buffer]) -> Symbolic:
@@ -222,7 +222,7 @@ def emit_bound(emitter: _Places, op: Bound[Buffer]) -> Symbolic:
     else:
         low = op.source.element.low if op.low is None else op.low
         writer.add("vrsl", (given, result), length, out, source, _SymbolicOperand(_LOW, -1, low))
-    return writer.template().at([emitter.at(b) for b in chain(op.results, (op.source,), op.scratch)])
+    return writer.template().place_at([emitter.address_of(b) for b in chain(op.results, (op.source,), op.scratch)])
 
 
 def emit_table_lookup(emitter: _Places, op: Lookup[Buffer]) -> Symbolic:
@@ -237,4 +237,4 @@ def emit_table_lookup(emitter: _Places, op: Lookup[Buffer]) -> Symbolic:
         _SymbolicOperand(_IN, 1),
         _SymbolicOperand(_TABLES, 2),
     )
-    return writer.template().at([emitter.at(b) for b in (op.result, op.source, op.table)])
+    return writer.template().place_at([emitter.address_of(b) for b in (op.result, op.source, op.table)])

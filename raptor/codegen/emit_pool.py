@@ -35,7 +35,7 @@ class PoolTerms:
     right: Ints
     part: Ints
 
-    def at(self, chosen: Ints) -> "PoolTerms":
+    def select(self, chosen: Ints) -> "PoolTerms":
         """Returns the terms at indices `chosen`."""
         columns = (self.step, self.pixel, self.reads, self.total, self.left, self.right, self.part)
         return PoolTerms(*(column[chosen] for column in columns))

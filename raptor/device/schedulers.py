@@ -30,7 +30,7 @@ def asap(graph: ProductGraph, crossbars: int) -> list[PlacedProduct]:
     """Starts each product as soon as it is ready and a crossbar is free."""
     slots, ready, placed = _Slots(crossbars, 1), _Ready(), list[PlacedProduct]()
     for node in graph.nodes:
-        step = ready.of(node)
+        step = ready.ready_step(node)
         if isinstance(node, ProductNode):
             start, index = slots.take(step)
             placed.append(PlacedProduct(node, index, start, 0, writes=True))
@@ -125,7 +125,7 @@ class _Ready:
     def note(self, node: GraphValue, step: int) -> None:
         self.at[node] = step
 
-    def of(self, node: GraphValue) -> int:
+    def ready_step(self, node: GraphValue) -> int:
         """Returns the step at which all operands are ready."""
         return max([self.at[operand] for operand in node.operands], default=0)
 
@@ -162,7 +162,7 @@ class _Reuse:
 
     def _place(self, group: Sequence[ProductNode], index: int) -> None:
         for op in group:
-            start = max(self._free[index], self._ready.of(op))
+            start = max(self._free[index], self._ready.ready_step(op))
             self._free[index] = start + 1
             self._placed.append(PlacedProduct(op, index, start, 0, writes=self._holds[index] != op.key))
             self._holds[index] = op.key
@@ -182,5 +182,5 @@ class _Reuse:
             if isinstance(node, ProductNode):
                 self._groups.setdefault(node.key, []).append(node)
             elif isinstance(node, HostFunction):
-                self._ready.note(node, self._ready.of(node))
+                self._ready.note(node, self._ready.ready_step(node))
                 nodes += self._released(node)

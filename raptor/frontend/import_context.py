@@ -259,7 +259,7 @@ class ImportContext(ModelTensors):
 
     def code_range(self, tensor: Tensor) -> IntegerInterval:
         """Returns the proved range of an integer tensor of the Graph."""
-        return self._ranges.get(tensor.name) or IntegerInterval.of(tensor.element)
+        return self._ranges.get(tensor.name) or IntegerInterval.from_element(tensor.element)
 
     def register_tensor(self, stem: str, shape: Shape) -> str:
         """Registers a tensor that the ONNX model does not have; returns its name, which begins with `stem`."""

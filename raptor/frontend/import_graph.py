@@ -52,7 +52,7 @@ class ModelOrigin:
     """Inputs that are sequence lengths -> largest length."""
 
     @classmethod
-    def of(cls, model: SourceModel) -> ModelOrigin:
+    def from_model(cls, model: SourceModel) -> ModelOrigin:
         nodes = model.proto.graph.node
         names = frozenset(n.name for n in nodes if n.name)
         producers = {
@@ -178,7 +178,7 @@ def _import_nodes(
     answers: list[NodeSupport] = []
     bounds = 0
     for proto in graph.node:
-        node, first = NodeView.of(proto, origin.label(proto), version), len(context.nodes)
+        node, first = NodeView.from_proto(proto, origin.label(proto), version), len(context.nodes)
         reason = None
         try:
             if proto.op_type in without:
@@ -257,7 +257,7 @@ def _quantised_by_host(graph: GraphProto, context: ImportContext, version: int) 
         if all(n.op_type == "QuantizeLinear" for n in readers[name]) and readers[name]:
             # The chip handles scales in blocks; the importer refuses scales that are not constant.
             with suppress(ImportRefusal):
-                views = [NodeView.of(n, describe_node(n), version) for n in readers[name]]
+                views = [NodeView.from_proto(n, describe_node(n), version) for n in readers[name]]
                 all_steps = [read_quantiser(v, context, context.shape(name)) for v in views]
                 if all(_are_equal(s, all_steps[0]) for s in all_steps):
                     make_host_coding(all_steps[0])

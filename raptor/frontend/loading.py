@@ -67,7 +67,7 @@ def load(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> Lo
     model = standardise.read_standard_model(source)
     onnx_bytes, name = model.onnx_bytes, model.name
     ready = prepare_model(model, inputs)
-    origin = import_graph.ModelOrigin.of(model)
+    origin = import_graph.ModelOrigin.from_model(model)
     with canonicalise.canonicalise(model) as (proto, folder), canonicalise.blame_model_on_error(folder):
         graph = import_graph.import_graph(proto, folder, name, origin)
         graph.verify()
@@ -92,7 +92,7 @@ def survey(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> 
         ready = prepare_model(model, inputs, keep_integers=True)
         notes, operators = ready.notes, model_stats.count_operators(model.proto)
         parameters = model_stats.count_parameters(model.proto)
-        origin = import_graph.ModelOrigin.of(model)
+        origin = import_graph.ModelOrigin.from_model(model)
         with canonicalise.canonicalise(model) as (proto, folder), canonicalise.blame_model_on_error(folder):
             graph, refused = import_graph.survey_graph(proto, folder, model.name, origin)
             refused = [*ready.inputs, *refused]

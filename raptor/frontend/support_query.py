@@ -44,7 +44,7 @@ def query_support(model: read_model.SourceModel, inputs: ModelInputs) -> Queried
     """Tries to import every node of a model. Raises `UserError` as `load` does, but not for refused nodes."""
     onnx_bytes, name = model.onnx_bytes, model.name
     ready = prepare_model(model, inputs, keep_integers=True)
-    origin = ModelOrigin.of(model)
+    origin = ModelOrigin.from_model(model)
     with canonicalise.canonicalise(model) as (proto, folder), canonicalise.blame_model_on_error(folder):
         _complete_types(proto, folder)
         graph, answers, of_floats = import_graph.query_nodes(proto, folder, origin)

@@ -196,4 +196,4 @@ def _window(operator: Filter | Pool | Stencil, pixels: Values, image: Image) -> 
                 result += read * weights[:, tap]
             case _:
                 result = np.maximum(result, read) if is_max else result + read
-    return result
+    return _relu(result) if isinstance(operator, Filter) and operator.relu else result

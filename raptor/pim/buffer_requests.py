@@ -76,7 +76,7 @@ class RequestCollector:
 
         See `BufferRequests` for the rest.
         """
-        at, core = self.times.at(turn, within), self.turns.core[turn]
+        at, core = self.times.slot_time(turn, within), self.turns.core[turn]
         columns = at, core, value, turn, np.asarray(place), np.asarray(fill), np.asarray(base)
         self.columns.append(tuple(np.broadcast_arrays(*columns)))
 

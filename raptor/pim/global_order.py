@@ -93,6 +93,6 @@ class TurnLayout:
         own = first_scratch + scratch
         return cls(2 * reads, first_slot, first_scratch, own, own + 1, own + 1 + stores)
 
-    def at(self, turn: Ints, within: Ints | int) -> Ints:
+    def slot_time(self, turn: Ints, within: Ints | int) -> Ints:
         """Returns the time in the global order of slot `within` of a turn."""
         return turn * self.each + within

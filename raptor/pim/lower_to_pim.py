@@ -126,7 +126,7 @@ class _Lowering:
         ops = np.flatnonzero(forms >= 0)
         turn = turns.of_op[ops]
         row = np.full(len(forms), -1)
-        at = self.times.at(turn, self.times.own)
+        at = self.times.slot_time(turn, self.times.own)
         row[ops] = self.rows.add(at, turns.core[turn], forms[ops], turns.node[turn], number=first_group[ops])
         used = wants.place != UNUSED
         self.rows.use(row[turns.op[wants.turn[used]]], wants.place[used], wants.buffer[used])
@@ -158,7 +158,7 @@ class _Lowering:
         )
         first, into, elements, each_bytes = np.array([*sizes], np.int64).reshape(-1, 4)[flow.op_form[ops]].T
         turn, tile = turns.of_op[ops], flow.read_tile[np.searchsorted(flow.read_op, ops)]
-        at, core, node = self.times.at(turn, self.times.own), turns.core[turn], turns.node[turn]
+        at, core, node = self.times.slot_time(turn, self.times.own), turns.core[turn], turns.node[turn]
         out = wants.buffer_of(flow.op_result[ops], core)
         home, address = self.homes()[tile], self.values.addresses()[tile]
         c = np.flatnonzero(address >= 0)
@@ -208,7 +208,7 @@ class _Lowering:
     def store(self, stores: Sequence[StoredValue]) -> None:
         columns = [(s.turn, s.within, s.value, s.address) for s in stores]
         turn, within, value, address = np.array(columns, np.int64).reshape(-1, 4).T
-        at, core = self.times.at(turn, within), self.turns.core[turn]
+        at, core = self.times.slot_time(turn, within), self.turns.core[turn]
         self.rows.add(at, core, STORE, self.turns.node[turn], self.wants.buffer_of(value, core), number=address)
 
     def homes(self) -> Ints:

@@ -52,7 +52,7 @@ class OperationFields:
     parameters: tuple[Callable[[Any], Hashable], ...]
 
     @classmethod
-    def of(cls, kind: type, value: TypeVar) -> "OperationFields":
+    def from_class(cls, kind: type, value: TypeVar) -> "OperationFields":
         """Reads the annotations of a class and its base classes. `value`: the type variable that stands for values."""
         by_annotation: dict[Any, ValueField] = {
             value: _ONE,

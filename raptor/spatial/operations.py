@@ -36,7 +36,7 @@ class Operation(msgspec.Struct, Generic[V], frozen=True, gc=False):
 
     def __init_subclass__(cls) -> None:
         """Derives operands and parameters from the fields of a class."""
-        cls._fields = OperationFields.of(cls, V)
+        cls._fields = OperationFields.from_class(cls, V)
         cls._operands = staticmethod(cls._fields.operands_getter())
 
     @property

@@ -52,7 +52,7 @@ def refine(graph: Graph, decision: Decision, arch: Target) -> DecisionProgress:
     partition = move_computes(lowered, sunk)
     constants: tuple[ProducedConstants, ...] = ()
     if flow.makes_constants:
-        uses = ConstantUses.of(partition)
+        uses = ConstantUses.from_partition(partition)
         constants = choose_constants(partition, uses, arch)
         partition = make_constants(partition, uses, constants, arch)
     balanced = balance_load(partition, flow, arch) if flow.streamed else ()
@@ -87,7 +87,7 @@ def refinement_steps(lowered: Partition, decision: Decision, arch: Target) -> It
     if records.sunk:
         yield "sunk", (partition := _moved("sunk", records.sunk, partition, arch))
     if records.constants:
-        uses = ConstantUses.of(partition)
+        uses = ConstantUses.from_partition(partition)
         check_constants(partition, uses, records.constants, arch)
         yield "constants", (partition := make_constants(partition, uses, records.constants, arch))
     if records.balanced:

@@ -53,7 +53,7 @@ class ConstantTile(Tile, frozen=True, gc=False, eq=False, kw_only=True):
     """[elements], pixel by pixel: float32, or int32 for integers of any width."""
 
     @classmethod
-    def of(cls, name: str, pixels: npt.NDArray[Any], element: ElementType = MODELLED_FLOAT) -> "ConstantTile":
+    def from_pixels(cls, name: str, pixels: npt.NDArray[Any], element: ElementType = MODELLED_FLOAT) -> "ConstantTile":
         """Makes a constant of `pixels`: [rows, width, channels]."""
         rows, width, channels = pixels.shape
         kind = np.float32 if element.kind == "float" else np.int32

@@ -65,7 +65,7 @@ class ClampedLogLine(StrictSchema):
     low: Number
     high: Number
 
-    def at(self, share: Floats) -> Floats:
+    def evaluate(self, share: Floats) -> Floats:
         return np.clip(self.slope * np.log(np.maximum(share, 1e-12)) + self.intercept, self.low, self.high)
 
 

@@ -56,16 +56,16 @@ def find_computed_loads(records: Records) -> ComputedLoads:
         users = writes.users(computed)
         _refuse(users[opcode[users] != code], f"a number from global memory goes into it, where only {name} takes it")
         if code == _LD:
-            high, low = writes.of(users, "rs1"), writes.of(users, "rs1", 1)
+            high, low = writes.last_write(users, "rs1"), writes.last_write(users, "rs1", 1)
             known = (high >= 0) & (opcode[high] == OPCODE["sldi"])
             _refuse(users[~known | ~np.isin(low, computed)], "of its address only the low word may be computed")
-        _refuse(np.setdiff1d(computed, writes.of(users, "rs1", code == _LD)), f"no {name} uses its result")
+        _refuse(np.setdiff1d(computed, writes.last_write(users, "rs1", code == _LD)), f"no {name} uses its result")
         computed = users
-    add = writes.of(computed, "rs1", 1)
-    times = writes.of(add, "rs1")
-    read = writes.of(times, "rs1")
+    add = writes.last_write(computed, "rs1", 1)
+    times = writes.last_write(add, "rs1")
+    read = writes.last_write(times, "rs1")
     imm = records["a"].astype(np.int64)
-    base = (imm[writes.of(computed, "rs1")] << 32) + imm[add] % 2**32
+    base = (imm[writes.last_write(computed, "rs1")] << 32) + imm[add] % 2**32
     return ComputedLoads(read, computed, imm[times], base, records["d"][computed].astype(np.int64))
 
 
@@ -89,7 +89,7 @@ class _Writes:
         every = np.sort(np.concatenate([np.zeros(0, np.int64), *defines]))
         return {r: every[self.records["rd"][every] == r] for r in range(REGISTER_COUNT)}
 
-    def of(self, pcs: Indices, slot: str, after: int = 0) -> Indices:
+    def last_write(self, pcs: Indices, slot: str, after: int = 0) -> Indices:
         """Returns the last write of register (slot + `after`) before each of `pcs`; -1 where there is none."""
         registers = self.records[slot][pcs].astype(np.int64) + after
         found = np.full(len(pcs), -1)
@@ -106,7 +106,7 @@ class _Writes:
             for operand in _operands(code):
                 if operand.is_register and operand.kind is not OperandKind.DEFINE:
                     for step in range(1 + (operand.kind is OperandKind.USE_PAIR)):
-                        found.append(at[np.isin(self.of(at, operand.slot, step), writes)])
+                        found.append(at[np.isin(self.last_write(at, operand.slot, step), writes)])
         return np.unique(np.concatenate(found))
 
 

@@ -31,8 +31,6 @@ from validator.program.lookup_bounds import find_row_counts
 from validator.simulate import builtin
 from validator.simulate.cycle import simulated_chip
 
-MAPPINGS = ("rows", "raptor", "pixelwise")
-
 
 def saved(folder: Path, graph: Any, **options: Any) -> Path:
     program, _ = compiled(graph, **options)

@@ -11,13 +11,16 @@ from raptor.common.errors import CapacityError, InternalError, UserError
 from raptor.compiler import pipeline
 from raptor.compiler.compilation import PASS_OPTION
 from raptor.compiler.pass_driver import Driver, PassResults, StoppedAfterPass
+from raptor.frontend import load
 from raptor.graph.ir import Graph
 from raptor.mapping.strategies import RAPTOR, ROWS, STRATEGIES
 from raptor.pim import PimProgram
+from raptor.pim.operations import Load, Store
 from raptor.spatial import Partition, PlacedGraph, Schedule, place_cores
 from tests.pipeline import chip, conv_model, passes
 
 MODEL = conv_model((1, 3, 6, 6), 4)
+SMALL_CHIP = chip(cores=4)
 
 
 @pytest.mark.parametrize("mapping", STRATEGIES)
@@ -36,6 +39,7 @@ class _Levels(Driver):
         result = super().run(step, verify, *args, **kwargs)
         levels = Graph, Partition, PlacedGraph, Schedule, PimProgram, InstructionStreams
         assert isinstance(result, levels) <= (verify is not None), step.__name__
+        assert not ("map" in self.done and isinstance(result, Graph)), "the decision is about another graph"
         return result
 
 
@@ -51,8 +55,17 @@ def test_a_compilation_stops_after_any_pass_with_a_text(name: str):
 
 
 def test_a_pass_that_is_none():
-    with pytest.raises(UserError, match=r"stop_after='lunch': expected one of: load, .*, generate"):
+    with pytest.raises(UserError, match=f"stop_after='lunch': expected one of: {', '.join(PASS_OPTION.choices)}"):
         raptor.compile(MODEL, cores=4, driver=Driver(stop_after="lunch"))
+
+
+def test_the_program_of_each_core_is_there_for_another_instruction_set():
+    graph = pipeline.prepare_graph(load(MODEL).graph, SMALL_CHIP)
+    completed = pipeline.complete(pipeline.rewrite_and_map(graph, SMALL_CHIP, ROWS), SMALL_CHIP)
+    program = pipeline.run_lowering(completed.mapped, SMALL_CHIP, known=completed.known).program
+    operations = [(core, step.operation) for core in program.cores.values() for step in core.steps]
+    assert {Load, Store} <= {type(operation) for _, operation in operations}
+    assert all(buffer.name in core.address_of for core, each in operations for buffer in each.operands)
 
 
 def test_a_pass_whose_result_is_known_is_not_run_again_but_checked():

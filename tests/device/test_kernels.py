@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import raptor.device
-from benchmarks.occ import KERNELS, PAGE, KernelFigures, OccKernel, compute_figures, render_page
+from benchmarks.programs.occ_kernels import KERNELS, PAGE, KernelFigures, OccKernel, compute_figures, render_page
 from raptor.device.schedulers import SCHEDULERS
 
 XBAR = (4, 3)

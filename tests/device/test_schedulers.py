@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import raptor.device
-from benchmarks.occ import KERNELS
+from benchmarks.programs.occ_kernels import KERNELS
 from raptor.common.errors import UserError
 from raptor.device import Account, DeviceError, ShapeError
 from raptor.device.graph import GraphValue, PlacedProduct, ProductGraph, check_schedule

@@ -12,6 +12,7 @@ import raptor
 from raptor.common.errors import UserError
 from raptor.frontend import load
 from raptor.graph.ir import Requantise
+from raptor.mapping.strategies import STRATEGIES
 from tests.fuzz.quantised_steps import STEPS
 from tests.tiny_models import Array, make_model, node
 from validator.validate import validate
@@ -98,7 +99,7 @@ def test_padding_with_the_number_of_an_integer(tmp_path: Path):
     passes(model(node("Pad", "a pads value", "r"), pads=np.array([0, 0, 1, 0, 0, 1, 0, 2]), value=value), tmp_path)
 
 
-@pytest.mark.parametrize("mapping", ["rows", "raptor", "pixelwise"])
+@pytest.mark.parametrize("mapping", STRATEGIES)
 @pytest.mark.parametrize("zero", [-128, 0, 55])
 def test_depthwise_weights_wider_than_their_input(tmp_path: Path, zero: int, mapping: str):
     """A zero point gives weights of 9 bits, which a vector of bytes does not hold."""
@@ -133,7 +134,7 @@ def test_a_sum_of_one_element_each(tmp_path: Path):
     passes(model(*parts, shape=(1, 1, 3, 1), axes=np.array([1])), tmp_path)
 
 
-@pytest.mark.parametrize("mapping", ["rows", "raptor", "pixelwise"])
+@pytest.mark.parametrize("mapping", STRATEGIES)
 def test_wide_weights_in_cores_of_one_crossbar(tmp_path: Path, mapping: str):
     """A tile of seven outputs takes two crossbars if its weights have 9 bits."""
     nodes = [node("DequantizeLinear", "w t zw", "v"), node("Gemm", "a v", "r", transB=1)]

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from block_models import BLOCKS
-from blocks import explain_block
+
+from benchmarks.programs.block_models import BLOCKS
+from benchmarks.programs.small_blocks import explain_block
 
 TIMES = {
     "anchor_free": 1.4,

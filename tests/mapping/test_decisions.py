@@ -14,6 +14,7 @@ import raptor
 from raptor.common.errors import CapacityError, UserError
 from raptor.compiler.pass_driver import Driver, StoppedAfterPass
 from raptor.mapping.decision import LineFlow
+from raptor.mapping.strategies import STRATEGIES
 from raptor.target import arch as architectures
 from tests.pipeline import arch_file, by_line, conv_model, in_matrices, passes
 from validator.simulate.builtin import simulate
@@ -140,7 +141,7 @@ def test_a_mapping_for_a_chip_of_another_speed_replays_with_a_note(lenet5: Any, 
     assert "made for a chip of the same sizes that differs in something else" in note
 
 
-@pytest.mark.parametrize("mapping", ["rows", "raptor", "pixelwise"])
+@pytest.mark.parametrize("mapping", STRATEGIES)
 def test_the_text_of_a_mapping_names_every_layer_and_its_cores(lenet5: Any, mapping: str):
     with pytest.raises(StoppedAfterPass) as stopped:
         raptor.compile(lenet5, mapping=mapping, cores=400, driver=Driver(stop_after="map"))

@@ -18,6 +18,7 @@ import models
 import raptor
 from raptor.common.errors import CapacityError, UserError
 from raptor.mapping.decision import Decision
+from raptor.mapping.strategies import STRATEGIES
 from raptor.output import files
 from tests.models.test_models import small_options
 from tests.pipeline import passes
@@ -47,7 +48,7 @@ def model() -> onnx.ModelProto:
     return every_kind()
 
 
-@pytest.fixture(scope="module", params=["rows", "raptor", "pixelwise"])
+@pytest.fixture(scope="module", params=STRATEGIES)
 def strategy(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from docgen.package_layers import find_modules
+from raptor.compiler.pipeline import COMPLETION, DECISION, PREPARATION
 from tests.project.documents import ROOT
 
 DEVELOPERS = ROOT / "docs" / "developers"
@@ -53,11 +54,17 @@ def defined() -> Iterator[str]:
                 yield node.name
 
 
-@pytest.mark.parametrize("page", PAGES)
+def test_the_page_about_mapping_names_every_pass_until_the_decision_is_complete() -> None:
+    text = (DEVELOPERS / "mapping.md").read_text()
+    passes = {step.__name__ for step in (*PREPARATION, *DECISION, *COMPLETION)}
+    assert sorted(name for name in passes if f"`{name}`" not in text) == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, "../CONTRIBUTING.md"])
 def test_files_that_a_page_names_are_there(page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
     named = set(re.findall(r"`((?:raptor|validator|docgen|tests)/[\w/]+(?:\.\w+)?)`", text))
-    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+    assert [name for name in sorted(named) if "NAME" not in name and not (ROOT / name).exists()] == []
     files = {path.name for path in find_modules().values()}
     assert set(re.findall(r"`(\w+\.py)`", text)) <= files
 

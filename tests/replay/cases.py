@@ -16,7 +16,10 @@ CHIPS = "lenet5", "resnet18", "mobilenet_v2", "bert_tiny"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model of the zoo, and arguments of `raptor.compile` and `Program.save`. `chip`: the content of `chip.json`."""
+    """A model of the zoo, and arguments of `raptor.compile` and `Program.save`.
+
+    `chip`: the content of `chip.json`. `quantised`: arguments of `raptor.quantize`, before; none for a model of floats.
+    """
 
     name: str
     model: str
@@ -24,6 +27,7 @@ class Case:
     compiled: dict[str, Any] = field(default_factory=dict[str, Any])
     saved: dict[str, Any] = field(default_factory=dict[str, Any])
     chip: dict[str, Any] = field(default_factory=dict[str, Any])
+    quantised: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,6 +66,12 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "isaac": {"compiled": {**_LARGE, "arch": "isaac"}},
     "eight in flight": {"compiled": {"arch": "chip.json"}, "chip": _chip(rob_size=8)},
     "pim and npz": {"compiled": _LARGE, "saved": {"stream_format": "both", "weight_format": "npz"}},
+    "two chips": {"compiled": {"cores": 500, "chips": 2, "link": "package-ucie"}},
+    "integers": {"compiled": _LARGE, "quantised": {"scheme": "s8s8"}},
+    "integers, one instruction": {
+        "compiled": {**_LARGE, "mapping": "raptor", "requant": "instruction"},
+        "quantised": {"scheme": "pow2", "per_channel": True},
+    },
     "latency": {"compiled": {**_LARGE, "optimize": "latency", "effort": 3}},
     "throughput, few cores": {"compiled": {"cores": 144, "optimize": "throughput", "effort": 3}},
     "energy": {"compiled": {**_LARGE, "optimize": "energy", "effort": 3}},

@@ -30,6 +30,9 @@ def record(case: dict[str, Any], folder: Path) -> str:
         if case["chip"]:
             Path("chip.json").write_text(json.dumps(case["chip"]))
         model = models.build(case["model"], seed=0, **case["sizes"])
+        if case["quantised"]:
+            raptor.quantize(model, **case["quantised"]).save("model.onnx")
+            model = "model.onnx"
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in case["compiled"].items()}
         folder.mkdir()
         try:

@@ -173,7 +173,7 @@ def test_equal_operands_are_equal_in_all_operations_of_a_form() -> None:
     a, b, out = (Buffer(name, 1, 1, 4) for name in ("a", "b", "out"))
     assert Vector(out, "add", (a, a)).form != Vector(out, "add", (a, b)).form
     assert Vector(out, "add", (a, a)).form == Vector(a, "add", (b, b)).form
-    constant = ConstantTile.of("a", np.zeros((1, 1, 4)))
+    constant = ConstantTile.from_pixels("a", np.zeros((1, 1, 4)))
     tile = Tile("a", 1, 1, 4)
     assert Vector(Tile("t", 1, 1, 4), "relu", (constant,)).form != Vector(Tile("t", 1, 1, 4), "relu", (tile,)).form
 

@@ -1,7 +1,8 @@
 """Every property of the hardware, changed one at a time: who must know it knows it, and nobody else.
 
-A new field of `Target` is found by itself. A test here fails if the cost model has it and the simulator or a bound has
-not, or if programs for fixed times depend on it. Of the architecture file, no field may be lost by reader or writer.
+A new field of `Target` is found by itself. A test here fails if the cost model has it and the simulator, a bound or
+the figures of a product have not, if programs for fixed times depend on it, and if it is an energy that nobody counts.
+Of the architecture file, no field may be lost by reader or writer.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import numpy as np
 import orjson
 import pytest
 
+from raptor.compiler.analysis.peak_figures import compute_product
 from raptor.mapping.mapping_file import target_digest
 from raptor.mapping.paces import Pace, apply_pace
 from raptor.target import timing
@@ -22,6 +24,7 @@ from tests.target.test_timing import ceiled, cycles, latency_ns
 from tests.validator.builder import op, stream
 from validator.program.network_table import MeshTable
 from validator.program.pimsim_program import RawProgram
+from validator.simulate.analysis import energy
 from validator.simulate.cycle import cycle_model
 from validator.simulate.cycle.simulated_chip import SimulatedChip
 
@@ -32,6 +35,8 @@ SIZES = {
     *("widths.weights", "widths.activations", "widths.accumulators"),
 }
 """Fields that a program for fixed times may depend on, although times do: they say what fits."""
+TIMES = {"core.period_ns", "memory.write_cycles"}
+"""Times that are not in the times of the instructions below."""
 ONE_WAY = ("net_config_file_path", "core_config.global_memory_switch_id")
 """Fields of the file that RAPTOR sets itself: the table beside the output, and the name in chip_config."""
 
@@ -105,14 +110,53 @@ def test_bounds_know_what_the_simulator_knows(path: str, factor: int, more: int)
     assert taken_ns <= sum(timing.upper_bound_ns(core, XBARS, target) for core in records)
 
 
+@pytest.mark.parametrize("path", [*numbers(TARGET)])
+def test_the_parts_of_a_product_are_all_of_it(path: str):
+    target: Target = changed(TARGET, path, 1, 3)
+    product = compute_product(target)
+    assert sum(part.time_ns for part in product.parts.values()) == pytest.approx(timing.mvmul_ns(target, 1))
+
+
+NOT_COUNTED = {
+    *(f"core.xbar.power.{part}_static_mw" for part in ("dac", "sample_hold", "adc", "shift_add", "output_buffer")),
+    *("core.xbar.power.input_buffer_mw", "core.xbar.power.input_buffer_static_mw"),
+    *("core.power.transfer_mw", "core.power.controller_mw", "core.power.controller_static_mw"),
+}
+"""Powers that pimsim-nn reads and does not count (docs/explanation/energy.md)."""
+
+
+@pytest.mark.parametrize("path", [p for p in numbers(TARGET) if p.endswith(("_mw", "_pj"))])
+def test_the_simulator_counts_every_energy(path: str):
+    free = TARGET
+    for each in numbers(TARGET):
+        if each.endswith(("_mw", "_pj")):
+            free = changed(free, each, 0, 0)
+    target: Target = changed(free, path, 0, 1)
+    assert spent_pj(free) == 0
+    assert (spent_pj(target) > 0) == (path not in NOT_COUNTED)
+
+
+def spent_pj(target: Target) -> float:
+    """Returns the energy of a core with an instruction of each unit; the network's is in its table."""
+    widths = op("setbw", ibiw=target.widths.activations, obiw=target.widths.accumulators)
+    units = op("sldi", rd=1), op("mvmul", mbiw=target.widths.weights), op("vvadd", len=8), op("ld", size=8)
+    records = (stream(widths, *units, op("st", size=8)),)
+    program = RawProgram(1, ((XBARS,),), records, (True,), ("",), Path(), Path())
+    chip = SimulatedChip(target, MeshTable(target), "", ())
+    machine = cycle_model.build_cycle_model(program, chip)
+    machine = replace(machine, network=replace(machine.network, energy_pj=np.zeros_like(machine.network.energy_pj)))
+    run = cycle_model.run_cycle_model(machine, counting=energy.needs_counting(target))
+    return energy.compute_energy(machine, energy.count_uses(machine), run.port, 1.0).total
+
+
 @pytest.mark.parametrize("pace", [pace for pace in get_args(Pace) if pace != "own"])
 def test_fixed_times_depend_on_no_time_of_the_chip(pace: Pace):
     for path in numbers(TARGET):
         target: Target = changed(TARGET, path, 1, 3)
         if path not in SIZES and times(target) != times(TARGET):
             assert apply_pace(target, pace) == apply_pace(TARGET, pace), path
-        elif path in SIZES:
-            assert apply_pace(target, pace) != apply_pace(TARGET, pace), path
+        else:
+            assert path in TIMES or apply_pace(target, pace) != apply_pace(TARGET, pace), f"{path} is lost, but no time"
 
 
 @pytest.mark.parametrize("path", [p for p in field_paths() if not p.endswith(ONE_WAY)])

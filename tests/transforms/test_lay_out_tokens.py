@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from block_models import BLOCKS
 
 import models
+from benchmarks.programs.block_models import BLOCKS
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import ChannelSum, Dot, Graph, Move, Pool

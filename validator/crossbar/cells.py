@@ -74,7 +74,7 @@ def _after_drift(
         return held
     share = target / cells.on
     key = counter_rng.make_key(setup.seed, counter_rng.DRIFT, *place)
-    nu = np.abs(drift.mean.at(share) + drift.std.at(share) * _normals(key, held))
+    nu = np.abs(drift.mean.evaluate(share) + drift.std.evaluate(share) * _normals(key, held))
     return held * (setup.seconds / drift.t0_s) ** -nu
 
 

@@ -48,7 +48,7 @@ def find_index_bounds(model: ModelProto) -> dict[str, IndexBounds]:
 
     Inputs without a table are left out. Bounds are hints: they are not propagated through unknown operators.
     """
-    return _BoundsSearch.of(inline_functions(model).graph, model).run()
+    return _BoundsSearch.from_graph(inline_functions(model).graph, model).run()
 
 
 def find_runnable_bounds(
@@ -85,7 +85,7 @@ class _BoundsSearch:
     inferred: Mapping[str, Shape] | None = None
 
     @classmethod
-    def of(cls, graph: GraphProto, model: ModelProto) -> "_BoundsSearch":
+    def from_graph(cls, graph: GraphProto, model: ModelProto) -> "_BoundsSearch":
         nodes = [*_all_nodes(graph)]
         weights = {t.name: tuple(t.dims) for t in graph.initializer}
         inputs = [v.name for v in graph.input if v.name not in weights]

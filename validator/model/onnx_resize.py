@@ -48,17 +48,17 @@ def rewrite_resizes(
 
     `shapes`: shapes of the inputs. `leave`: names of nodes that are not rewritten.
     """
-    known = _Known.of(model, shapes)
+    known = _Known.from_model(model, shapes)
     rewritten: list[str] = []
     nodes: list[NodeProto] = []
     numbers = count()
     for node in model.graph.node:
-        resize = _Resize.of(node, known) if node.op_type == "Resize" else None
+        resize = _Resize.from_node(node, known) if node.op_type == "Resize" else None
         if resize is None or not resize.departs or _label(node) in leave:
             nodes.append(node)
             continue
         rewritten.append(node.name or node.output[0])
-        nodes += _Products(model, resize, f"{node.output[0]}.as_suite.{next(numbers)}").make()
+        nodes += _Products(model, resize, f"{node.output[0]}.as_suite.{next(numbers)}").make_nodes()
     if rewritten:
         del model.graph.node[:]
         model.graph.node.extend(nodes)
@@ -89,7 +89,7 @@ class _Known:
     constants: Mapping[str, Array]
 
     @staticmethod
-    def of(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> "_Known":
+    def from_model(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> "_Known":
         bound = ModelProto.FromString(model.SerializeToString())
         for value in bound.graph.input:
             if value.name in shapes:
@@ -138,7 +138,7 @@ class _Resize:
     dtype: npt.DTypeLike
 
     @staticmethod
-    def of(node: NodeProto, known: _Known) -> "_Resize | None":
+    def from_node(node: NodeProto, known: _Known) -> "_Resize | None":
         attributes = attributes_of(node)
         if _coordinates(node) not in _MARKS:
             return None
@@ -207,7 +207,7 @@ class _Products:
     resize: _Resize
     stem: str
 
-    def make(self) -> Iterator[NodeProto]:
+    def make_nodes(self) -> Iterator[NodeProto]:
         resize = self.resize
         name, rank = resize.node.input[0], len(resize.old)
         outside = np.zeros(resize.new, np.bool_)

@@ -45,12 +45,16 @@ def _run(part: str, machine: CycleModel, samples: int) -> WhatIf:
     return WhatIf(part, run.last_tick * machine.period_ns, interval_ns)
 
 
-def _numbers(machine: CycleModel, **changed: float) -> CycleModel:
-    return replace(machine, numbers=machine.numbers._replace(**changed))
+def speed_up_part(part: str) -> Callable[[CycleModel], CycleModel]:
+    """Returns a change that halves all times of a part: the numbers `PART_..._ps` and `PART_..._ns`."""
 
+    def change(machine: CycleModel) -> CycleModel:
+        times = {name: n for name, n in machine.numbers._asdict().items() if name.startswith(f"{part}_")}
+        halves = {name: n // 2 for name, n in times.items() if name.endswith("_ps")}
+        halves |= {name: n / 2 for name, n in times.items() if name.endswith("_ns")}
+        return replace(machine, numbers=machine.numbers._replace(**halves))
 
-def _products(machine: CycleModel) -> CycleModel:
-    return _numbers(machine, matrix_period_ns=machine.numbers.matrix_period_ns / 2)
+    return change
 
 
 def speed_up_crossbar(*fast: str) -> Callable[[CycleModel], CycleModel]:
@@ -61,7 +65,8 @@ def speed_up_crossbar(*fast: str) -> Callable[[CycleModel], CycleModel]:
 
     def change(machine: CycleModel) -> CycleModel:
         front, back = simulated_chip.stage_cycles(_finer(machine.chip.target.core.xbar, fast))
-        return _numbers(_products(machine), front_cycles=front, back_cycles=back)
+        faster = speed_up_part("matrix")(machine)
+        return replace(faster, numbers=faster.numbers._replace(front_cycles=front, back_cycles=back))
 
     return change
 
@@ -75,31 +80,19 @@ def _finer(xbar: CrossbarHardware, fast: tuple[str, ...]) -> CrossbarHardware:
     return replace(xbar, read_ns=read_ns, converters=replace(converters, period_ns=period_ns, **cycles))
 
 
-def _vector(machine: CycleModel) -> CycleModel:
-    return _numbers(machine, vector_ps=machine.numbers.vector_ps // 2)
-
-
-def _local_memory(machine: CycleModel) -> CycleModel:
-    return _numbers(machine, local_period_ns=machine.numbers.local_period_ns / 2)
-
-
-def _global_memory(machine: CycleModel) -> CycleModel:
-    return _numbers(machine, global_period_ns=machine.numbers.global_period_ns / 2)
-
-
 def _network(machine: CycleModel) -> CycleModel:
     return replace(machine, network=replace(machine.network, latency_ns=machine.network.latency_ns / 2))
 
 
 FASTER_PARTS: Mapping[str, Callable[[CycleModel], CycleModel]] = {
-    "products (all of a crossbar)": _products,
+    "products (all of a crossbar)": speed_up_part("matrix"),
     "DACs": speed_up_crossbar("dac_cycles"),
     "crossbar reads": speed_up_crossbar("read_ns"),
     "ADCs": speed_up_crossbar("adc_cycles"),
     "shift adders, output buffers": speed_up_crossbar("shift_add_cycles", "output_buffer_cycles"),
-    "ports of local memory": _local_memory,
-    "vector units": _vector,
+    "ports of local memory": speed_up_part("local"),
+    "vector units": speed_up_part("vector"),
     "network": _network,
-    "port of global memory": _global_memory,
+    "port of global memory": speed_up_part("global"),
 }
 """Parts of the chip that can be faster, by name, and the change of the model."""

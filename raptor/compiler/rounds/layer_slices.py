@@ -16,7 +16,7 @@ def slice_layers(units: ModelUnits, large: list[int], arch: Target) -> LayerSlic
 
     A layer that became several filters, or a grouped convolution, cannot be sliced.
     """
-    slicer = LayerSlicer.of(units.asked.proto)
+    slicer = LayerSlicer.from_proto(units.asked.proto)
     wanted = [
         (i, imported_filters(units, i)) for unit in large for i in units.nodes[unit] if i in units.cutter.weighted
     ]

@@ -31,7 +31,7 @@ class _NodeWriter:
     """
 
     def __init__(self, node: NodeProto, version: int, rank: int | None, names: UniqueNames) -> None:
-        self.view = NodeView.of(node, node.name or node.output[0], version)
+        self.view = NodeView.from_proto(node, node.name or node.output[0], version)
         self.version, self.rank, self.x = version, rank, node.input[0]
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
@@ -52,7 +52,7 @@ class _NodeWriter:
         self.constants.append(numpy_helper.from_array(np.asarray(values), name))
         return name
 
-    def by(self, op_type: str, x: str, values: Array | float, axis: int | None = None) -> str:
+    def add_with_constant(self, op_type: str, x: str, values: Array | float, axis: int | None = None) -> str:
         """Adds arithmetic with a constant: one number, or one for each index of `axis` (None: the last)."""
         array = np.asarray(values, np.float32)
         array = array.reshape(()) if array.size == 1 else array
@@ -65,13 +65,13 @@ class _NodeWriter:
 
 
 def _affine(w: _NodeWriter) -> bool:
-    product = w.by("Mul", w.x, w.view.number("alpha", 1))
-    w.by("Add", product, w.view.number("beta", 0))
+    product = w.add_with_constant("Mul", w.x, w.view.number("alpha", 1))
+    w.add_with_constant("Add", product, w.view.number("beta", 0))
     return True
 
 
 def _scale(w: _NodeWriter) -> bool:
-    w.by("Mul", w.x, w.view.number("scale", 1))
+    w.add_with_constant("Mul", w.x, w.view.number("scale", 1))
     return True
 
 
@@ -79,9 +79,9 @@ def _image_scaler(w: _NodeWriter) -> bool:
     bias = w.numbers("bias")
     if w.rank != 4 and bias.size > 1:
         return False
-    product = w.by("Mul", w.x, w.view.number("scale", 1))
+    product = w.add_with_constant("Mul", w.x, w.view.number("scale", 1))
     if bias.size:
-        w.by("Add", product, bias, axis=1)
+        w.add_with_constant("Add", product, bias, axis=1)
     return True
 
 
@@ -99,19 +99,23 @@ def _crop(w: _NodeWriter) -> bool:
 
 
 def _softplus(w: _NodeWriter) -> bool:
-    w.by("Mul", w.add("Softplus", [w.by("Mul", w.x, w.view.number("beta", 1))]), w.view.number("alpha", 1))
+    w.add_with_constant(
+        "Mul", w.add("Softplus", [w.add_with_constant("Mul", w.x, w.view.number("beta", 1))]), w.view.number("alpha", 1)
+    )
     return True
 
 
 def _tanh(w: _NodeWriter) -> bool:
-    w.by("Mul", w.add("Tanh", [w.by("Mul", w.x, w.view.number("beta", 1))]), w.view.number("alpha", 1))
+    w.add_with_constant(
+        "Mul", w.add("Tanh", [w.add_with_constant("Mul", w.x, w.view.number("beta", 1))]), w.view.number("alpha", 1)
+    )
     return True
 
 
 def _thresholded(w: _NodeWriter) -> bool:
     if not _WHERE <= w.version < 10:
         return False
-    above = w.by("Greater", w.x, w.view.number("alpha", 1))
+    above = w.add_with_constant("Greater", w.x, w.view.number("alpha", 1))
     w.add("Where", [above, w.x, w.constant(np.float32(0))])
     return True
 
@@ -120,7 +124,7 @@ def _scaler(w: _NodeWriter) -> bool:
     offset, scale = w.numbers("offset"), w.numbers("scale")
     if not offset.size or offset.size != scale.size or not _is_table(w, scale):
         return False
-    w.by("Mul", w.by("Sub", w.floats(), offset), scale)
+    w.add_with_constant("Mul", w.add_with_constant("Sub", w.floats(), offset), scale)
     return True
 
 
@@ -140,7 +144,7 @@ def _normalizer(w: _NodeWriter) -> bool:
             total = w.add("Sqrt", [_reduced(w, "ReduceSum", w.add("Mul", [x, x]), axis)])
         case _:
             most = _reduced(w, "ReduceMax", x, axis)
-            is_zero = w.by("Equal", most, 0)
+            is_zero = w.add_with_constant("Equal", most, 0)
             w.add("Div", [x, w.add("Where", [is_zero, w.constant(np.float32(1)), most])])
             return True
     # A row of zeros stays zero.
@@ -157,7 +161,7 @@ def _reduced(w: _NodeWriter, op_type: str, x: str, axis: int) -> str:
 def _binarizer(w: _NodeWriter) -> bool:
     if w.version < _WHERE:
         return False
-    w.add("Cast", [w.by("Greater", w.floats(), w.view.number("threshold", 0))], to=TensorProto.FLOAT)
+    w.add("Cast", [w.add_with_constant("Greater", w.floats(), w.view.number("threshold", 0))], to=TensorProto.FLOAT)
     return True
 
 
@@ -166,7 +170,7 @@ def _imputer(w: _NodeWriter) -> bool:
     if not values.size or not _is_table(w, values) or w.version < _EQUAL:
         return False
     replaced = w.view.number("replaced_value_float", 0)
-    missing = w.add("IsNaN", [w.x]) if np.isnan(replaced) else w.by("Equal", w.x, replaced)
+    missing = w.add("IsNaN", [w.x]) if np.isnan(replaced) else w.add_with_constant("Equal", w.x, replaced)
     w.add("Where", [missing, w.constant(values if values.size > 1 else values.reshape(())), w.x])
     return True
 
@@ -177,7 +181,7 @@ def _linear_regressor(w: _NodeWriter) -> bool:
         return False
     product = w.add("MatMul", [w.floats(), w.constant(np.ascontiguousarray(weights.reshape(targets, -1).T))])
     if w.numbers("intercepts").size == targets:
-        w.by("Add", product, w.numbers("intercepts"))
+        w.add_with_constant("Add", product, w.numbers("intercepts"))
     return True
 
 

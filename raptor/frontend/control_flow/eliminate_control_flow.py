@@ -108,7 +108,7 @@ class _Resolver:
             self.add(inner)
         return outputs
 
-    def make(self, op_type: str, inputs: Sequence[str], output: str, axis: int | None = None) -> str:
+    def add_node(self, op_type: str, inputs: Sequence[str], output: str, axis: int | None = None) -> str:
         node = helper.make_node(op_type, inputs, [output])
         if axis is not None:
             node.attribute.append(helper.make_attribute("axis", axis))
@@ -126,11 +126,11 @@ class _Resolver:
         if not turns:
             raise UndecidedError(f"'{output}', which is empty, as the loop has no turn")
         parts = [self.unsqueeze(turn, axis, self.names.unique_tensor(f"{output}.turn")) for turn in turns]
-        self.make("Concat", parts, output, axis)
+        self.add_node("Concat", parts, output, axis)
 
     def unsqueeze(self, name: str, axis: int, output: str) -> str:
         if self.version >= 13:
-            return self.make("Unsqueeze", [name, self.constant([axis], f"{output}.axes")], output)
+            return self.add_node("Unsqueeze", [name, self.constant([axis], f"{output}.axes")], output)
         self.known.add(helper.make_node("Unsqueeze", [name], [output], axes=[axis]))
         return output
 
@@ -235,7 +235,7 @@ def _length(dims: Sequence[int], axis: int) -> int:
 
 def _slice(to: _Resolver, name: str, index: int, axis: int, stem: str) -> str:
     at = to.constant(index, f"{stem}.turn_number")
-    return to.make("Gather", [name, at], to.names.unique_tensor(f"{name}.slice"), axis)
+    return to.add_node("Gather", [name, at], to.names.unique_tensor(f"{name}.slice"), axis)
 
 
 def _finish(
@@ -244,7 +244,7 @@ def _finish(
     """Names the values after the last iteration, and the stacked results, as the node's outputs."""
     for name, output in zip(carried, node.output, strict=False):
         if output:
-            to.make("Identity", [name], output)
+            to.add_node("Identity", [name], output)
     for (parts, axis), output in zip(stacked, node.output[len(carried) :], strict=True):
         if output in to.read:
             to.stack(parts, axis, output)

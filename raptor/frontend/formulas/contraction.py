@@ -59,7 +59,7 @@ class Contraction:
     sizes: Mapping[str, int]
 
     @classmethod
-    def of(cls, node: NodeView, ctx: ImportContext, names: Sequence[Sequence[str]]) -> "Contraction":
+    def from_node(cls, node: NodeView, ctx: ImportContext, names: Sequence[Sequence[str]]) -> "Contraction":
         """Makes a contraction of the node's first inputs; `names`: names of the dimensions of each.
 
         Size 1 is broadcast.

@@ -57,7 +57,7 @@ def _as_words(build: OperatorBuilder, ids: Tensor) -> Tensor:
         stem = f"{build.node.output}.ids"
         to_word = Map("round", (0,))
         return build.ctx.emit_inner(
-            build.node, (ids.name,), ids.image.shape, ids.image, to_word, stem, word, IntegerInterval.of(word)
+            build.node, (ids.name,), ids.image.shape, ids.image, to_word, stem, word, IntegerInterval.from_element(word)
         )
     if ids.element.kind == "int" and ids.element.bits < 32:
         raise ImportRefusal(f"ids of {ids.element.bits} bits; in a model with integers they must be int32 or int64")

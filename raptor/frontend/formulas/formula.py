@@ -49,7 +49,7 @@ class FormulaBuilder:
     image: Image
 
     @classmethod
-    def of(cls, node: NodeView, ctx: ImportContext, names: Iterable[str]) -> "FormulaBuilder":
+    def for_node(cls, node: NodeView, ctx: ImportContext, names: Iterable[str]) -> "FormulaBuilder":
         """Starts the formula of a node.
 
         Its image is the image of the first tensor among `names` that has the result's shape.

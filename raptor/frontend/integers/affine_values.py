@@ -123,7 +123,7 @@ class AffineView:
             return None
         if term.tensor.element != element or term.offset.item() + zero != 0 or term.tensor.shape != self.shape:
             return None
-        if result == IntegerInterval.of(element):
+        if result == IntegerInterval.from_element(element):
             return Rename()
         return Bound(
             None if result.low == element.low else result.low, None if result.high == element.high else result.high

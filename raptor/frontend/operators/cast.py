@@ -64,13 +64,13 @@ def _lower_truth(node: NodeView, ctx: ImportContext) -> None:
     if ctx.numpy_dtype(node.inputs[0]) == np.bool_:
         emit_rename(node, ctx)
         return
-    f = FormulaBuilder.of(node, ctx, node.inputs[:1])
+    f = FormulaBuilder.for_node(node, ctx, node.inputs[:1])
     f.finish(boolean_formulas.is_nonzero(f, f.operand(node.inputs[0])))
 
 
 def _lower_integers(node: NodeView, ctx: ImportContext) -> None:
     kind = ctx.numpy_dtype(node.output)
-    f = FormulaBuilder.of(node, ctx, node.inputs[:1])
+    f = FormulaBuilder.for_node(node, ctx, node.inputs[:1])
     x = f.operand(node.inputs[0])
     if ctx.is_integer_type(node.inputs[0]):
         f.finish(x)
@@ -94,5 +94,5 @@ def _lower_saturated(node: NodeView, ctx: ImportContext) -> None:
     """Clamps floats to the range of a narrow output type, to which the host rounds them."""
     finfo = cast(Callable[[Any], Any], ml_dtypes.finfo)
     most = float(finfo(ctx.numpy_dtype(node.output)).max)
-    f = FormulaBuilder.of(node, ctx, node.inputs[:1])
+    f = FormulaBuilder.for_node(node, ctx, node.inputs[:1])
     f.finish(f.min(f.max(f.operand(node.inputs[0]), -most), most))

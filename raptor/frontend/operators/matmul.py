@@ -28,7 +28,7 @@ def import_gemm(node: NodeView, ctx: ImportContext) -> None:
     """alpha * A * B + beta * C, with A and B optionally transposed; each operand may be constant or computed."""
     left = ("k", "m") if _flag(node, "transA") else ("m", "k")
     right = ("n", "k") if _flag(node, "transB") else ("k", "n")
-    contraction = Contraction.of(node, ctx, (left, right))
+    contraction = Contraction.from_node(node, ctx, (left, right))
     a, b = _scaled(contraction.read_factor(node.inputs[0], left), contraction.read_factor(node.inputs[1], right), node)
     product = contraction.multiply(a, b, contraction.drop_unit_dims(("m", "n")))
     f, result = _result(node, ctx, _computed(product))
@@ -78,7 +78,7 @@ def import_matmul(node: NodeView, ctx: ImportContext) -> None:
     left, right = (_rank(ctx, i) for i in node.inputs)
     batch = tuple(f"b{i}" for i in range(max(left, right) - 2, 0, -1))
     names = (_matmul_names(left, batch, ("m", "k")), _matmul_names(right, batch, ("k", "n")))
-    contraction = Contraction.of(node, ctx, names)
+    contraction = Contraction.from_node(node, ctx, names)
     a, b = (contraction.read_factor(i, n) for i, n in zip(node.inputs, names, strict=True))
     out = (*batch, *(("m",) if left > 1 else ()), *(("n",) if right > 1 else ()))
     f, result = _result(node, ctx, _computed(contraction.multiply(a, b, contraction.drop_unit_dims(out))))
@@ -93,7 +93,7 @@ def _matmul_names(rank: int, batch: Sequence[str], matrix: tuple[str, str]) -> t
 def import_einsum(node: NodeView, ctx: ImportContext) -> None:
     """Any contraction, as transposition, product, transposition; with diagonals, sums and broadcasting."""
     names, out = parse_equation(node.string("equation", ""), [_rank(ctx, i) for i in node.inputs])
-    contraction = Contraction.of(node, ctx, names)
+    contraction = Contraction.from_node(node, ctx, names)
     factors = [contraction.read_factor(i, n) for i, n in zip(node.inputs, names, strict=True)]
     wanted = contraction.drop_unit_dims(out)
     while len(factors) > 1:

@@ -201,7 +201,7 @@ def import_where(node: NodeView, ctx: ImportContext) -> None:
     """Element-wise selection between two tensors; with a constant condition, elements are only moved."""
     condition = ctx.constant(node.inputs[0])
     if condition is None:
-        f = FormulaBuilder.of(node, ctx, node.inputs)
+        f = FormulaBuilder.for_node(node, ctx, node.inputs)
         f.finish(selection.select_where(f, *(f.operand(i) for i in node.inputs)))
         return
     build = OperatorBuilder(node, ctx)

@@ -29,7 +29,7 @@ class NodeView:
     attributes: Mapping[str, Any]
 
     @classmethod
-    def of(cls, node: NodeProto, name: str, version: int) -> "NodeView":
+    def from_proto(cls, node: NodeProto, name: str, version: int) -> "NodeView":
         return cls(name, node.op_type, version, tuple(node.input), tuple(node.output), read_attributes(node))
 
     @property

@@ -42,7 +42,7 @@ class ThresholdConditions:
     strict: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, levels: ThresholdLevels, channels: int) -> ThresholdConditions:
+    def from_levels(cls, levels: ThresholdLevels, channels: int) -> ThresholdConditions:
         """Returns the conditions of a quantiser."""
         full = np.broadcast_to(levels.thresholds, (channels, levels.thresholds.shape[1]))
         return cls(full, np.ones((channels, 1), np.bool_), levels.strict)
@@ -152,7 +152,7 @@ def walk_to_layer(name: str, producers: Mapping[str, NodeProto], constants: Mapp
 
 def compose_conditions(levels: ThresholdLevels, stages: Sequence[ChainStage], channels: int) -> ThresholdConditions:
     """Returns the conditions of a quantiser on the input of a chain of stages, given last stage first."""
-    found = ThresholdConditions.of(levels, channels)
+    found = ThresholdConditions.from_levels(levels, channels)
     for stage in stages:
         found = found.pull_through(stage)
     return found

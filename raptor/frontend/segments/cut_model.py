@@ -118,7 +118,7 @@ def cut_model(
         if not host.host:
             raise
         return _all_on_host(source, inputs, error)
-    found = ModelCutter.of(asked, own, host, refuse).run()
+    found = ModelCutter.for_model(asked, own, host, refuse).run()
     if found.on_chip:
         _check_loadable(found.segments)
         return found
@@ -243,7 +243,7 @@ class ModelCutter:
     floats: set[int] = field(default_factory=set[int])
 
     @classmethod
-    def of(cls, asked: QueriedModel, own: TensorTypes, host: HostOptions, refuse: Refuse) -> "ModelCutter":
+    def for_model(cls, asked: QueriedModel, own: TensorTypes, host: HostOptions, refuse: Refuse) -> "ModelCutter":
         types, nodes = read_types(asked.proto), asked.proto.graph.node
         both = [*zip(asked.answers, asked.float_answers, strict=True)]
         counted = [next((a.macs for a in answers if a.refusal is None), None) for answers in both]

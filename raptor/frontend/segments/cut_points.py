@@ -80,7 +80,7 @@ def divide_into_units(source: ModelSource, inputs: ModelInputs, refuse: Refuse) 
     """Divides a model that the chip can compute into units. Raises `UserError` as `frontend.load` does."""
     model = standardise.read_standard_model(source)
     own = read_interface_types(model.proto)
-    cutter = ModelCutter.of(support_query.query_support(model, inputs), own, HostOptions(), refuse)
+    cutter = ModelCutter.for_model(support_query.query_support(model, inputs), own, HostOptions(), refuse)
     cutter.check_refused()
     cutter.flow = _copying(cutter.flow, cutter.asked.proto)
     nodes = _grouped(cutter.flow, cutter.weighted)

@@ -56,7 +56,7 @@ def predict_split(
     model = standardise.read_standard_model(source)
     own = read_interface_types(model.proto)
     try:
-        cutter = ModelCutter.of(support_query.query_support(model, inputs), own, host, refuse)
+        cutter = ModelCutter.for_model(support_query.query_support(model, inputs), own, host, refuse)
     except IncompleteError:
         raise
     except UnsupportedError as error:  # an operator that not even onnxruntime knows

@@ -75,7 +75,7 @@ class LayerSlicer:
     made: int = 0
 
     @classmethod
-    def of(cls, proto: ModelProto) -> "LayerSlicer":
+    def from_proto(cls, proto: ModelProto) -> "LayerSlicer":
         """Returns a slicer of a copy of the model."""
         copied = ModelProto()
         copied.CopyFrom(proto)

@@ -34,7 +34,7 @@ class IntegerInterval(NamedTuple):
     high: int
 
     @classmethod
-    def of(cls, element: ElementType) -> "IntegerInterval":
+    def from_element(cls, element: ElementType) -> "IntegerInterval":
         return cls(element.low, element.high)
 
     def times(self, other: "IntegerInterval") -> "IntegerInterval":

@@ -26,7 +26,7 @@ def pack_layers(plans: Mapping[str, Sequence[LayerPlan]], cores: int, xbars: int
 
     Tries limits on the load of a core, each `LIMIT_FACTOR` times the one before, and takes the first with which the
     layers fit. Returns None if they never do. Layers that share cores have one copy of each matrix."""
-    table = _Table.of([*plans.values()])
+    table = _Table.from_plans([*plans.values()])
     if table.least_xbars > cores * xbars:
         return None
     slowest_ns = sum(max(p.core_ns for p in found) for found in plans.values())
@@ -64,7 +64,7 @@ class _Table:
     ranks: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, plans: Sequence[Sequence[LayerPlan]]) -> "_Table":
+    def from_plans(cls, plans: Sequence[Sequence[LayerPlan]]) -> "_Table":
         shape = len(plans), max(map(len, plans), default=0)
         cores, xbars, core_ns = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.full(shape, np.inf)
         ranks = tuple(tuple(sorted(range(len(f)), key=lambda i, f=f: (f[i].cores, f[i].core_ns))) for f in plans)

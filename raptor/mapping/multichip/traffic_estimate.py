@@ -131,7 +131,7 @@ class _Exchange:
         for s, cols in enumerate(grid.cols):
             for g, group in enumerate(grid.ins):
                 for n, part in product(range(len(grid.outs)), group):
-                    self.read(layer.core(s, g, n), name, rows, input_columns(window, cols), channels=part)
+                    self.add_read(layer.core(s, g, n), name, rows, input_columns(window, cols), channels=part)
             for n, outs in enumerate(grid.outs):
                 adding = [layer.core(s, g, n) for g in range(len(grid.ins))]
                 for p, (low, high) in enumerate(self.parts[node.output]):
@@ -148,7 +148,7 @@ class _Exchange:
             read[core, matrix.rows] = None
             held[:, :, slice(*matrix.cols)] = core
         for core, channels in read:
-            self.read(core, node.inputs[0], channels=channels)
+            self.add_read(core, node.inputs[0], channels=channels)
         return held
 
     def product(self, node: Node, places: Iterable[tuple[Range, Range, int]]) -> Ints:
@@ -156,8 +156,8 @@ class _Exchange:
         (left, right), image = node.inputs, self.image(node.output)
         held = np.full((image.rows, image.width, 1), IN_MEMORY)
         for rows, cols, core in places:
-            self.read(core, left, rows, cols)
-            self.read(core, right, rows)
+            self.add_read(core, left, rows, cols)
+            self.add_read(core, right, rows)
             held[slice(*rows), slice(*cols)] = core
         return held
 
@@ -198,7 +198,7 @@ class _Exchange:
         for channels in self.parts.get(name, ()):
             line = np.broadcast_to(held, _shape(self.image(node.output)))[0, :, channels[0]]
             for cols in _segments(line):
-                self.read(int(line[cols[0]]), name, cols=input_columns(window, cols), channels=channels)
+                self.add_read(int(line[cols[0]]), name, cols=input_columns(window, cols), channels=channels)
         return held
 
     def relaying(self, grid: DotGrid, name: str) -> Ints:
@@ -217,7 +217,7 @@ class _Exchange:
 
     # Messages
 
-    def read(
+    def add_read(
         self, core: int, name: str, rows: Range | None = None, cols: Range | None = None, channels: Range | None = None
     ) -> None:
         """Counts the traffic of a region that a core reads; a repeated region is sent once."""

@@ -57,7 +57,7 @@ def _tables(
             content = element.bits, vector.shape, vector.tobytes()
             if content not in tables:
                 order[content] = len(tables)
-                tables[content] = ConstantTile.of(f"{result.name}.table{len(tables)}", vector, element)
+                tables[content] = ConstantTile.from_pixels(f"{result.name}.table{len(tables)}", vector, element)
             index[row, k] = order[content]
     return tuple(tables.values()), index
 
@@ -84,7 +84,7 @@ def _at_once_op(operator: ir.Requantise, chosen: VrequantParams) -> MakeTileOp:
             kinds, index = np.unique(classes, return_inverse=True)
             vectors = (np.stack([_vector(records[..., w], k, result, region) for w in range(4)], -1) for k in kinds)
             tables = (
-                ConstantTile.of(f"{result.name}.parameters{n}", v.reshape(1, v.shape[1], -1), WORD)
+                ConstantTile.from_pixels(f"{result.name}.parameters{n}", v.reshape(1, v.shape[1], -1), WORD)
                 for n, v in enumerate(vectors)
             )
             known[key] = tuple(tables), index.reshape(-1)
@@ -102,5 +102,5 @@ def lookup_op(operator: ir.Lookup) -> MakeTileOp:
     """Returns a function that makes the `Lookup` of one tile."""
     table = operator.table[None, None]
     return lambda result, operands, _: Lookup(
-        result, operands[0], ConstantTile.of(f"{result.name}.table", table, result.element)
+        result, operands[0], ConstantTile.from_pixels(f"{result.name}.table", table, result.element)
     )

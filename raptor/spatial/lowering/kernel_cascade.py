@@ -58,7 +58,7 @@ class KernelCascade:
         tile, row = divmod(matrix.rows[0], self.tile)
         return tile, row // (self.xbar_rows or self.tile)
 
-    def run(self, matrix: Matrix) -> tuple[Range, Range, int]:
+    def find_run(self, matrix: Matrix) -> tuple[Range, Range, int]:
         """Returns the key of a run: input rows, columns, and number of cuts before the matrix.
 
         The products of a run are added up first, and their sum is then added to the partial sum.
@@ -78,15 +78,15 @@ class KernelCascade:
         """Makes the compute of some matrices; its results are the partial sums that it changes."""
         body: list[BodyOp] = []
         touched: dict[tuple[int, int], None] = {}
-        for (rows, cols, _), run in groupby(enumerate(matrices), key=lambda pair: self.run(pair[1])):
+        for (rows, cols, _), run in groupby(enumerate(matrices), key=lambda pair: self.find_run(pair[1])):
             indices, group = zip(*run, strict=True)
             self.remaining[cols] -= len(group)
-            self.apply(body, rows, cols, indices, tuple(m.tap for m in group))
+            self.append_products(body, rows, cols, indices, tuple(m.tap for m in group))
             touched[cols] = None
         results = tuple(self.partial[cols] for cols in touched)
         return Compute(self.node.name, self.node.op_type, filter_key(self.node), matrices, tuple(body), results)
 
-    def apply(
+    def append_products(
         self,
         body: list[BodyOp],
         rows: tuple[int, int],

@@ -96,7 +96,10 @@ class LineMove:
 
     def same(self, y: int, p: int) -> tuple[LineCell, ...] | None:
         """Returns the cells of the operand line that equals a line and channel range of the result, or None."""
-        (t, line, q), found = self.at(y, 0, self.parts[p][0]), self.found(y, p, (0, self.places.tensor.shape[1]))
+        (t, line, q), found = (
+            self.find_origin(y, 0, self.parts[p][0]),
+            self.found(y, p, (0, self.places.tensor.shape[1])),
+        )
         if t < 0 or self.operands[t].lines[line][q][-1].cols[1] != len(found[0]):
             return None
         low, high = self.operands[t].parts[q]
@@ -111,7 +114,7 @@ class LineMove:
         cell = y, slice(*cols), slice(*self.parts[p])
         return self.places.tensor[cell], self.places.line[cell], self.places.col[cell], self.places.channel[cell]
 
-    def at(self, y: int, x: int, c: int) -> tuple[int, int, int]:
+    def find_origin(self, y: int, x: int, c: int) -> tuple[int, int, int]:
         """Returns operand, line and channel range number of the origin of an element."""
         t, channel = int(self.places.tensor[y, x, c]), int(self.places.channel[y, x, c])
         ends = [b for _, b in self.operands[t].parts]
@@ -136,7 +139,7 @@ class LineMove:
         if not len(places):
             return self.operands[self.lead].lines[0][0][0].tile
         x, c = places[0].tolist()
-        t, line, q = self.at(y, cols[0] + x, self.parts[p][0] + c)
+        t, line, q = self.find_origin(y, cols[0] + x, self.parts[p][0] + c)
         return next(cell.tile for cell in self.operands[t].lines[line][q] if col[x, c] < cell.cols[1])
 
     def cell(self, emit: EmitCompute, on_core: CellOnCore, at: tuple[int, int], cols: Range, core: int) -> LineCell:

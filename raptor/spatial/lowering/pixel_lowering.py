@@ -209,7 +209,9 @@ class PixelLowering(TileLowering):
         results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
         for channels, tiles in results.items():
             values = operator.pixels.reshape(image.pixels, -1)[:, slice(*channels)]
-            constants = (ConstantTile.of(t.name, v[None, None], t.element) for t, v in zip(tiles, values, strict=True))
+            constants = (
+                ConstantTile.from_pixels(t.name, v[None, None], t.element) for t, v in zip(tiles, values, strict=True)
+            )
             self.literals |= {c.name: c for c in constants}
         return results
 

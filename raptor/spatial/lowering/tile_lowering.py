@@ -257,7 +257,7 @@ class TileLowering:
             share = np.float32(factor * tile.channels)
             if share != 1:
                 part = structs.replace(part, name=f"{part.name}.scaled")
-                weight = ConstantTile.of(f"{part.name}.weight", np.full((1, 1, 1), share), tile.element)
+                weight = ConstantTile.from_pixels(f"{part.name}.weight", np.full((1, 1, 1), share), tile.element)
                 body.append(Vector(part, "mul", (body[0].result, weight)))
             self.emit_body(node, body, position)
             if total is not None:
@@ -339,7 +339,7 @@ class TileLowering:
         parts: list[tuple[TensorRegion, Tile]] = []
         for i, region in self.regions(image):
             tile = self.tile(node.output, i, region, image)
-            self.literals[tile.name] = ConstantTile.of(
+            self.literals[tile.name] = ConstantTile.from_pixels(
                 tile.name, operator.pixels[:, :, slice(*region.channels)], tile.element
             )
             parts.append((region, tile))
@@ -383,7 +383,7 @@ class TileLowering:
 def embedding_table(name: str, operator: Take, region: TensorRegion, element: ElementType) -> ConstantTile:
     """Returns the embedding table of lookup result `name` for a range of channels; each row is a pixel."""
     rows = operator.table[None, :, slice(*region.channels)]
-    return ConstantTile.of(f"{name}.table{region.channels[0]}", rows, element)
+    return ConstantTile.from_pixels(f"{name}.table{region.channels[0]}", rows, element)
 
 
 def locate_ids(given: TensorParts) -> Ints:

@@ -95,7 +95,7 @@ def stencil_op(operator: Stencil) -> MakeTileOp:
         number = np.where(special < 0, special, np.cumsum(special == 0) - 1)
         kept = np.broadcast_to(vectors[special == 0], (int((special == 0).sum()), result.channels))
         element = operands[0].element
-        constant = ConstantTile.of(f"{result.name}.weights", kept[None], element) if kept.size else None
+        constant = ConstantTile.from_pixels(f"{result.name}.weights", kept[None], element) if kept.size else None
         numbered = number[index.reshape(-1)].reshape(pixels, taps).astype(np.int32)
         return StencilTile(result, ((0, operands[0]),), constant, numbered, operator.window)
 
@@ -110,7 +110,7 @@ def _constant_tile(
     If `short`, a scalar constant becomes one element.
     """
     if short and constant.pixels.size == 1:
-        return ConstantTile.of(name, constant.pixels, element)
+        return ConstantTile.from_pixels(name, constant.pixels, element)
     rows, width, channels = constant.pixels.shape
     values = constant.pixels[:, :, slice(*region.channels)] if channels > 1 else constant.pixels
     if width > 1 and region.cols is not None:
@@ -120,4 +120,4 @@ def _constant_tile(
         values = values[slice(*region.rows)]
     else:
         shape = (1, result.width if width > 1 else 1, result.channels)
-    return ConstantTile.of(name, np.broadcast_to(values, shape), element)
+    return ConstantTile.from_pixels(name, np.broadcast_to(values, shape), element)

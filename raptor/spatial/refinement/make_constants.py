@@ -102,7 +102,7 @@ class ConstantUses:
     readers: Sequence[int]
 
     @classmethod
-    def of(cls, partition: Partition) -> "ConstantUses":
+    def from_partition(cls, partition: Partition) -> "ConstantUses":
         """Finds the constants of each core, and the computes that read them."""
         by_core: dict[int, _Constants] = {}
         readers: list[int] = []
@@ -231,7 +231,7 @@ def _with_products(
             cores.append(partition.cores[last])
             positions.append(0.0)
     one = next(iter(chosen.values())).one
-    literals = {**graph.literals, one: ConstantTile.of(one, np.ones((1, 1, 1)))}
+    literals = {**graph.literals, one: ConstantTile.from_pixels(one, np.ones((1, 1, 1)))}
     filters = {**graph.filters, **filters}
     changed = replace(graph, computes=tuple(computes), filters=filters, literals=literals, made=known)
     return Partition(changed, tuple(cores), tuple(positions))

@@ -35,7 +35,7 @@ class _Roots:
     tiles: dict[str, Ints] = field(default_factory=dict[str, Ints])
 
     @classmethod
-    def of(cls, graph: SpatialGraph, names: tuple[str, ...]) -> "_Roots":
+    def from_graph(cls, graph: SpatialGraph, names: tuple[str, ...]) -> "_Roots":
         """Numbers the elements of these tensors."""
         sizes = [graph.tensors[name].image.elements for name in names]
         firsts: list[int] = np.cumsum([0, *sizes]).tolist()
@@ -70,7 +70,7 @@ class ElementOrigins:
 
     def roots(self, names: tuple[str, ...]) -> _Roots:
         if names not in self.known:
-            self.known[names] = _Roots.of(self.graph, names)
+            self.known[names] = _Roots.from_graph(self.graph, names)
         return self.known[names]
 
     def find_wrong(self, tile: Tile, names: tuple[str, ...], wanted: Ints) -> Ints:
@@ -98,11 +98,11 @@ class ElementOrigins:
             used: list[int] = np.unique(source[source >= 0]).tolist()
             for s in used:
                 own = source == s
-                origin[at[own]] = self.read(op.operands[s], names, offset[own], step)
+                origin[at[own]] = self.trace_read(op.operands[s], names, offset[own], step)
         origin[times != 1] = NOWHERE
         return origin
 
-    def read(self, tile: Tile, names: tuple[str, ...], offset: Ints, before: int) -> Ints:
+    def trace_read(self, tile: Tile, names: tuple[str, ...], offset: Ints, before: int) -> Ints:
         """Returns origins of elements `offset` of a tile that step `before` reads; `NOWHERE` if it is incomplete."""
         if tile.name not in self.roots(names).tiles and any(at >= before for at, _ in self.makers.get(tile.name, [])):
             return np.full(len(offset), NOWHERE)

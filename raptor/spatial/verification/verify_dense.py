@@ -73,7 +73,7 @@ class _Inputs:
             held = places[part.region.index()].reshape(-1)
             self.same[held] = self.known.setdefault(part.tile.name, self.same[held])
 
-    def of(self, tile: Tile) -> Ints:
+    def elements_of(self, tile: Tile) -> Ints:
         """Returns the tensor's element at each element of a tile."""
         if tile.name not in self.known:
             self.known[tile.name] = self.copied(tile)
@@ -83,14 +83,16 @@ class _Inputs:
         """Traces the operations that fill a tile; `NOWHERE` for elements that not exactly one of them fills."""
         places, filled = np.full(tile.elements, NOWHERE), np.zeros(tile.elements, np.int64)
         for op in self.copies.copied.get(tile.name, ()):
-            places[op.at : op.at + op.elements] = self.of(op.source)[op.first : op.first + op.elements]
+            places[op.at : op.at + op.elements] = self.elements_of(op.source)[op.first : op.first + op.elements]
             filled[op.at : op.at + op.elements] += 1
         if tile.name in self.copies.cut:
             op = self.copies.cut[tile.name]
             runs: list[list[int]] = op.runs.tolist()
             for target, source, first, stride, count in runs:
                 index = first + np.arange(count) * stride
-                places[target : target + count] = self.of(op.sources[source])[index] if source >= 0 else NOWHERE
+                places[target : target + count] = (
+                    self.elements_of(op.sources[source])[index] if source >= 0 else NOWHERE
+                )
                 filled[target : target + count] += 1
         return np.where(filled == 1, places, NOWHERE)
 
@@ -130,7 +132,7 @@ class _DenseLayerCheck:
             matrix = compute.matrices[weight]
             assert isinstance(matrix, Matrix), "layers of one pixel have no other"
             wanted = pixels[matrix.tap] * self.operator.in_channels + np.arange(*matrix.rows)
-            given = self.inputs.of(op.lines[line])[source : source + len(wanted)]
+            given = self.inputs.elements_of(op.lines[line])[source : source + len(wanted)]
             if pixels[matrix.tap] < 0 or not np.array_equal(given, self.inputs.same[wanted]):
                 raise self.error(f"{op.result} multiplies {op.lines[line]} from element {source} on with {matrix}")
             channels = np.arange(*matrix.cols)

@@ -108,7 +108,7 @@ class _Flat:
         self.first.append(len(self.values))
         self.values += values
 
-    def at(self, which: Ints, index: Ints) -> Ints:
+    def look_up(self, which: Ints, index: Ints) -> Ints:
         """Returns element `index[i]` of list `which[i]`, for each i."""
         return np.array(self.values, np.int64)[np.array(self.first, np.int64)[which] + index]
 
@@ -263,7 +263,7 @@ class _LineLayerCheck:
         bases = np.cumsum(sizes) - sizes
         self.bases = {op.result.name: base for op, base in zip(ops, bases.tolist(), strict=True)}
         weight, line, element, target = table.T
-        return bases[i] + target, matrices.at(i, weight), tiles.at(i, line), element
+        return bases[i] + target, matrices.look_up(i, weight), tiles.look_up(i, line), element
 
     def added(self, blocks: _MultipliedBlocks, sums: list[Overlap[Tile]]) -> _Added:
         """Returns all additions. Raises `VerifyError` if elements of a product are added to the wrong output."""
@@ -320,7 +320,7 @@ class _LineLayerCheck:
             sources.add([self.bases.get(t.name, -1) for t in op.sources])
         i, table = _joined([op.runs for op in sums])
         target, source, first, elements = table.T
-        base = sources.at(i, source)
+        base = sources.look_up(i, source)
         runs = np.stack([i, target, base + first, elements], axis=1)[base >= 0]
         return runs, [regions[op.result.name] for op in sums]
 

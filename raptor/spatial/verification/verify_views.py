@@ -29,7 +29,7 @@ def verify_products(graph: SpatialGraph, origins: ElementOrigins) -> None:
         return
     made = {op.result.name: op for c in graph.computes for op in c.body if isinstance(op, Dot)}
     for name, use in graph.product_of.items():
-        left, right = (_ProductOperand.of(graph, operand) for operand in (use.left, use.right))
+        left, right = (_ProductOperand.from_graph(graph, operand) for operand in (use.left, use.right))
         for part in graph.tensors[name].parts:
             where = f"spatial: {graph.tensors[name].node}: {part.tile}"
             op = made.get(part.tile.name)
@@ -61,7 +61,7 @@ class _ProductOperand:
     image: Image
 
     @classmethod
-    def of(cls, graph: SpatialGraph, name: str) -> "_ProductOperand":
+    def from_graph(cls, graph: SpatialGraph, name: str) -> "_ProductOperand":
         if name in graph.views:
             view = graph.views[name]
             return cls(view.inputs, view.sources, view.image)

@@ -26,7 +26,7 @@ def watch_study(study: Study, *, quiet: bool) -> Generator[ProgressCallback]:
         yield lambda _: None
     elif console.is_terminal:
         with Live(console=console, transient=True, refresh_per_second=4) as live:
-            yield lambda progress: live.update(_live(facts.of(progress)))
+            yield lambda progress: live.update(_live(facts.list_facts(progress)))
     else:
         yield _lines(facts, console)
 
@@ -38,7 +38,7 @@ def _lines(facts: "_Facts", console: LiteralConsole) -> ProgressCallback:
         nonlocal shown
         if len(progress.outcomes) != shown:
             shown = len(progress.outcomes)
-            console.print(", ".join(f"{k} {v}" for k, v in facts.of(progress)))
+            console.print(", ".join(f"{k} {v}" for k, v in facts.list_facts(progress)))
 
     return line
 
@@ -61,7 +61,7 @@ class _Facts:
         self._choose = {name: min if way == "min" else max for name, way in study.objectives.items()}
         self._seen = 0
 
-    def of(self, progress: StudyProgress) -> list[tuple[str, str]]:
+    def list_facts(self, progress: StudyProgress) -> list[tuple[str, str]]:
         """Returns name and text of: trials, rate, remaining time, the best value of each objective, hypervolume."""
         self._follow(progress.outcomes)
         seconds, done = time.monotonic() - self._begin, len(progress.outcomes)

@@ -202,9 +202,9 @@ def test_a_layer_that_alone_is_too_large_is_sliced(
 def test_a_slice_can_be_sliced_again():
     """Constants of both times have names of their own, and the model still computes the same."""
     model = dense(12, 12)
-    first = LayerSlicer.of(model)
+    first = LayerSlicer.from_proto(model)
     first.slice_layer(first.proto.graph.node[0], 2, 1)
-    second = LayerSlicer.of(first.proto)
+    second = LayerSlicer.from_proto(first.proto)
     second.slice_layer(second.proto.graph.node[0], 2, 3)
     names = [t.name for t in second.proto.graph.initializer]
     assert len(set(names)) == len(names)

@@ -11,6 +11,7 @@ import models
 import raptor
 from raptor.common.errors import UnsupportedError, UserError
 from raptor.mapping.decision import LineUnfolding
+from raptor.mapping.strategies import STRATEGIES
 from tests.pipeline import check, compile_to_fit
 from tests.pipeline import passes as stages
 from tests.tiny_models import Array, node, random
@@ -80,7 +81,7 @@ def test_ids_are_bounded_by_the_smallest_table_through_moves():
     assert (coding.dtype, coding.low, coding.high) == ("int32", 0, 5)
 
 
-@pytest.mark.parametrize("mapping", ["rows", "raptor", "pixelwise"])
+@pytest.mark.parametrize("mapping", STRATEGIES)
 def test_computed_ids_count_from_the_end(mapping: str):
     numbers = np.array([-1, 3, -12, 11, 0, -5], np.int64)
     nodes = [node("Gather", "n ids", "s", name="numbers"), node("Gather", "t s", name="look")]

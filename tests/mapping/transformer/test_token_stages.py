@@ -4,9 +4,9 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from block_models import BlockBuilder
-from block_models import build_model as built
 
+from benchmarks.programs.block_models import BlockBuilder
+from benchmarks.programs.block_models import build_model as built
 from raptor.frontend import load
 from raptor.graph.ir import Graph
 from raptor.mapping.knobs import DEFAULT_KNOBS

@@ -17,7 +17,7 @@ MOST_FILES = 4
 """Files that adding one thing may change."""
 
 _STEP = re.compile(
-    r"^(?P<place>At the end of|In the new file|(?:Above|Below|Instead of) `(?P<anchor>[^`]+)` in)\s"
+    r"^(?P<place>At the end of|In the new file|(?:Above|Below|Instead of)\s`(?P<anchor>[^`]+)`\sin)\s"
     r"`(?P<file>[^`]+)`:\n\n"
     r"```\w+\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -33,6 +33,10 @@ class Step:
     anchor: str | None
     text: str
 
+    def find_places(self, content: str) -> list[int]:
+        """Returns the lines that hold the anchor."""
+        return [i for i, line in enumerate(content.splitlines()) if self.anchor and self.anchor in line]
+
     def apply(self, sources: Path) -> None:
         path = sources / self.file
         if self.place == "In the new file":
@@ -43,7 +47,7 @@ class Step:
             path.write_text(f"{content.rstrip()}\n\n\n{self.text}")
             return
         lines = content.splitlines(keepends=True)
-        (at,) = [i for i, line in enumerate(lines) if self.anchor in line]
+        (at,) = self.find_places(content)
         indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
         first = at + self.place.startswith("Below")
         last = at + (not self.place.startswith("Above"))
@@ -52,11 +56,11 @@ class Step:
 
 
 def steps(heading: str) -> list[Step]:
-    """Returns the texts that a section of CONTRIBUTING.md says to write, in order."""
+    """Returns the texts that a section of CONTRIBUTING.md says to write, in order: every text has a place."""
     _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition(f"\n## {heading}\n")
     section = rest.partition("\n## ")[0]
     found = [Step(m["place"], m["file"], m["anchor"], m["text"]) for m in _STEP.finditer(section)]
-    assert len(found) == len(re.findall("^```$", section, re.MULTILINE)), "each block of the section is a step"
+    assert len(found) == len(re.findall("^```", section, re.MULTILINE)) / 2, f"a text of {heading!r} says no place"
     return found
 
 

@@ -22,6 +22,7 @@ from raptor.mapping.refinement import (
     Relay,
     RelayedTile,
 )
+from raptor.mapping.strategies import STRATEGIES
 from raptor.spatial import partition, refine, verify_partition
 from raptor.spatial.lowering.lower_graph import lower_graph
 from raptor.spatial.refinement.move_computes import move_computes, moves_to
@@ -79,7 +80,7 @@ SEARCHES = (
 )
 
 
-@pytest.mark.parametrize("name", [*CASES, "raptor", "pixelwise"])
+@pytest.mark.parametrize("name", [*CASES, *sorted(STRATEGIES.keys() - {"rows"})])
 def test_a_file_replays_without_a_search(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model, chip = CASES.get(name, (conv_model((1, 3, 6, 6), 4), {"cores": 8}))
     strategy = "rows" if name in CASES else name

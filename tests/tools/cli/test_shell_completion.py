@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raptor.common.options.option_values import STRATEGY
 from raptor.compiler.compilation import PASS_OPTION
-from raptor.mapping.strategies import STRATEGIES
 
 COMPLETE = """
 source "$1"
@@ -56,7 +54,3 @@ def _bash(command: str, home: Path, *args: str) -> str:
 )
 def test_bash_is_offered(script: Path, line: str, offered: set[str]) -> None:
     assert set(_bash(COMPLETE, script.parent, str(script), *line.split()).split()) == offered
-
-
-def test_names_of_strategies_are_those_that_compile_knows() -> None:
-    assert set(STRATEGY.choices) == set(STRATEGIES)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,17 @@ def test_the_command_and_that_it_writes_nothing(
     assert {row.split("  ")[0] for row in rows} == set(FASTER_PARTS)
     assert "What if" not in run(capsys, out)
     assert json.loads(run(capsys, out, "--json", "-"))["what_if"] == []
+
+
+def test_every_time_of_the_model_belongs_to_a_part(out: Path):
+    """Not the clock of the cores, which all parts share, and not the sizes that say how often a part works."""
+    machine = machine_of(out)
+    machine = replace(machine, numbers=machine.numbers._make(number or 1000 for number in machine.numbers))
+    faster = {
+        name
+        for change in FASTER_PARTS.values()
+        for name, before, after in zip(machine.numbers._fields, machine.numbers, change(machine).numbers, strict=True)
+        if before != after
+    }
+    times = {name for name in machine.numbers._fields if name.endswith(("_ps", "_ns"))}
+    assert faster >= times - {"period_ps"}

@@ -139,7 +139,7 @@ def tanh_gelu(f: FormulaBuilder, x: Value) -> Value:
 
 def lower_activation(node: NodeView, ctx: ImportContext, function: Activation) -> None:
     """Lowers a node with one operand by the formula of a function."""
-    formula = FormulaBuilder.of(node, ctx, node.inputs[:1])
+    formula = FormulaBuilder.for_node(node, ctx, node.inputs[:1])
     formula.finish(function(formula, formula.operand(node.inputs[0])))
 
 
@@ -235,7 +235,7 @@ def import_gelu(node: NodeView, ctx: ImportContext) -> None:
 @importer("PRelu", since=7)
 def import_prelu(node: NodeView, ctx: ImportContext) -> None:
     """max(x, 0) - slope max(-x, 0), with a constant or computed slope."""
-    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f = FormulaBuilder.for_node(node, ctx, node.inputs)
     x, slope = (f.operand(i) for i in node.inputs)
     if not is_finite(f, slope):  # an infinite slope times 0 is NaN
         slope = select_where(f, is_above(f, Constant(make_scalar_pixels(0)), x), slope, Constant(make_scalar_pixels(0)))

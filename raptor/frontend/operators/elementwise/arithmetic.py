@@ -31,7 +31,7 @@ def import_clip_of_inputs(node: NodeView, ctx: ImportContext) -> None:
     if all(ctx.constant(i) is not None for i in bounds):
         _lower_clip(node, ctx, _bound(node, ctx, 1, -np.inf), _bound(node, ctx, 2, np.inf))
         return
-    f = FormulaBuilder.of(node, ctx, node.inputs[:1])
+    f = FormulaBuilder.for_node(node, ctx, node.inputs[:1])
     low, high = node.input(1), node.input(2)
     above = f.operand(node.inputs[0])
     above = above if low is None else f.max(above, f.operand(low))
@@ -53,7 +53,7 @@ def import_sum(node: NodeView, ctx: ImportContext) -> None:
 @importer("Mean", since=6)
 def import_mean(node: NodeView, ctx: ImportContext) -> None:
     """(a + b + ...) / n."""
-    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f = FormulaBuilder.for_node(node, ctx, node.inputs)
     total = reduce(f.add, _tensors_first(f, node))
     f.finish(f.mul(total, 1 / len(node.inputs)))
 
@@ -73,7 +73,7 @@ def import_max(node: NodeView, ctx: ImportContext) -> None:
 @importer("Min", since=6, counts=True)
 def import_min(node: NodeView, ctx: ImportContext) -> None:
     """min(a, b, ...) = -max(-a, -b, ...)."""
-    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f = FormulaBuilder.for_node(node, ctx, node.inputs)
     values = _tensors_first(f, node)
     f.finish(values[0] if len(values) == 1 else f.neg(reduce(f.max, map(f.neg, values))))
 
@@ -81,7 +81,7 @@ def import_min(node: NodeView, ctx: ImportContext) -> None:
 @importer("Sub", since=7, counts=True)
 def import_sub(node: NodeView, ctx: ImportContext) -> None:
     """a - b."""
-    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f = FormulaBuilder.for_node(node, ctx, node.inputs)
     f.finish(f.sub(*(f.operand(i) for i in node.inputs)))
 
 
@@ -90,7 +90,7 @@ def import_sub(node: NodeView, ctx: ImportContext) -> None:
 )
 def import_div(node: NodeView, ctx: ImportContext) -> None:
     """a / b; for integers rounded towards 0."""
-    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f = FormulaBuilder.for_node(node, ctx, node.inputs)
     if ctx.is_integer_type(node.output):
         f.finish(division.quotient(f, *(f.operand(i) for i in node.inputs)))
         return
@@ -110,7 +110,7 @@ def import_div(node: NodeView, ctx: ImportContext) -> None:
 @importer("Mod", since=10, counts=True, limits="of floats with fmod=1, where a / b has few digits before the point")
 def import_mod(node: NodeView, ctx: ImportContext) -> None:
     """Remainder of a / b with the sign of b, or with fmod=1 of a."""
-    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f = FormulaBuilder.for_node(node, ctx, node.inputs)
     x, y = (f.operand(i) for i in node.inputs)
     rest = division.remainder(f, x, y) if ctx.is_integer_type(node.output) else division.float_remainder(f, x, y)
     f.finish(rest if node.integer("fmod", 0) else division.match_sign(f, rest, y))
@@ -126,7 +126,7 @@ def import_pow(node: NodeView, ctx: ImportContext) -> None:
     """a to the power of b, by multiplication if b is an integer."""
     base, exponent = (ctx.constant(i) for i in node.inputs)
     if exponent is not None:
-        f = FormulaBuilder.of(node, ctx, node.inputs[:1])
+        f = FormulaBuilder.for_node(node, ctx, node.inputs[:1])
         x = f.operand(node.inputs[0])
         uniform = (exponent == exponent.flat[0]).all()
         f.finish(emit_power(f, x, float(exponent.flat[0])) if uniform else _varied_power(f, x, exponent))
@@ -185,13 +185,13 @@ def _lower_power_of_constant(node: NodeView, ctx: ImportContext, base: Floats) -
     """Emits base ** x = exp(x * log(base))."""
     if (base <= 0).any():
         raise ImportRefusal("its constant base is not above 0")
-    f = FormulaBuilder.of(node, ctx, node.inputs[1:])
+    f = FormulaBuilder.for_node(node, ctx, node.inputs[1:])
     logarithm = f.constant(np.log(base.astype(np.float64)).astype(np.float32))
     f.finish(f.apply("exp", f.mul(f.operand(node.inputs[1]), logarithm)))
 
 
 def _lower_chain(node: NodeView, ctx: ImportContext, function: Callable[[FormulaBuilder, Value, Value], Value]) -> None:
-    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f = FormulaBuilder.for_node(node, ctx, node.inputs)
     f.finish(reduce(lambda x, y: function(f, x, y), _tensors_first(f, node)))
 
 

@@ -28,7 +28,7 @@ def import_bit_shift(node: NodeView, ctx: ImportContext) -> None:
     # A shift by a negative number of places acts as one beyond the width: only the sign is left.
     width = 8 * kind.itemsize
     places = np.where((places < 0) | (places > width), width, places)
-    f = FormulaBuilder.of(node, ctx, node.inputs[:1])
+    f = FormulaBuilder.for_node(node, ctx, node.inputs[:1])
     x = f.operand(node.inputs[0])
     found = _range(f, x)
     if node.string("direction", "") == "LEFT":
@@ -43,7 +43,7 @@ def import_bit_shift(node: NodeView, ctx: ImportContext) -> None:
 @importer("BitwiseNot", since=18, counts=True)
 def import_bitwise_not(node: NodeView, ctx: ImportContext) -> None:
     """Bitwise not."""
-    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f = FormulaBuilder.for_node(node, ctx, node.inputs)
     kind = ctx.numpy_dtype(node.output)
     f.finish(f.sub(find_type_limits(kind).high if kind.name.startswith("u") else -1, f.operand(node.inputs[0])))
 
@@ -70,7 +70,7 @@ def _lower_bits(node: NodeView, ctx: ImportContext, function: Callable[[FormulaB
     """Computes the result bit by bit and adds up the bits; in two's complement the highest bit is negative."""
     kind = ctx.numpy_dtype(node.output)
     count = 8 * kind.itemsize
-    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f = FormulaBuilder.for_node(node, ctx, node.inputs)
     operands = [f.operand(i) for i in node.inputs]
     ranges = [_range(f, x) for x in operands]
     most = max(max(-r.low, r.high + 1) for r in ranges)

@@ -60,21 +60,21 @@ def import_xor(node: NodeView, ctx: ImportContext) -> None:
 @importer("Not", since=1, counts=True)
 def import_not(node: NodeView, ctx: ImportContext) -> None:
     """True where the input is false."""
-    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f = FormulaBuilder.for_node(node, ctx, node.inputs)
     f.finish(boolean_formulas.emit_not(f, f.operand(node.inputs[0])))
 
 
 @importer("IsNaN", since=9)
 def import_is_nan(node: NodeView, ctx: ImportContext) -> None:
     """True where the input is NaN."""
-    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f = FormulaBuilder.for_node(node, ctx, node.inputs)
     f.finish(boolean_formulas.emit_not(f, boolean_formulas.is_number(f, f.operand(node.inputs[0]))))
 
 
 @importer("IsInf", since=10)
 def import_is_inf(node: NodeView, ctx: ImportContext) -> None:
     """True where the input is infinite, of either sign or of the chosen one."""
-    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f = FormulaBuilder.for_node(node, ctx, node.inputs)
     x, signs = f.operand(node.inputs[0]), [node.integer(f"detect_{name}", 1) for name in ("positive", "negative")]
     size = f.abs(x) if all(signs) else x if signs[0] else f.neg(x)
     is_beyond = boolean_formulas.is_positive_number(f, f.sub(size, boolean_formulas.LARGEST_FLOAT))
@@ -82,5 +82,5 @@ def import_is_inf(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _lower(node: NodeView, ctx: ImportContext, function: Callable[[FormulaBuilder, Value, Value], Value]) -> None:
-    f = FormulaBuilder.of(node, ctx, node.inputs)
+    f = FormulaBuilder.for_node(node, ctx, node.inputs)
     f.finish(function(f, *(f.operand(i) for i in node.inputs)))

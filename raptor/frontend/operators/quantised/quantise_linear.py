@@ -85,17 +85,19 @@ def _quantise_floats(node: NodeView, ctx: ImportContext, x: Tensor, by: QuantPar
     zero, element = by.zero_point - by.code.offset, by.code.element
     assert isinstance(value, Tensor)
     if not zero.any():
-        ctx.emit(node, (value.name,), x.image, Map("round", (0,)), result, element, IntegerInterval.of(element))
+        ctx.emit(
+            node, (value.name,), x.image, Map("round", (0,)), result, element, IntegerInterval.from_element(element)
+        )
         return
     wide = integer_type(2 * max(element.bits, 8))
     low, high = element.low - int(zero.max()), element.high - int(zero.min())
     stem = f"{result}.round"
     rounded = ctx.emit_inner(
-        node, (value.name,), x.shape, x.image, Map("round", (0,)), stem, wide, IntegerInterval.of(wide)
+        node, (value.name,), x.shape, x.image, Map("round", (0,)), stem, wide, IntegerInterval.from_element(wide)
     )
     stem, found = f"{result}.bound", IntegerInterval(low, high)
     bounded = ctx.emit_inner(node, (rounded.name,), x.shape, x.image, Bound(low, high), stem, wide, found)
     shifted = f.add(bounded, f.constant(zero.astype(np.int16 if wide.bits == 16 else np.int32)))
     assert isinstance(shifted, Tensor)
     ends = Bound(element.low, element.high)
-    ctx.emit(node, (shifted.name,), x.image, ends, result, element, IntegerInterval.of(element))
+    ctx.emit(node, (shifted.name,), x.image, ends, result, element, IntegerInterval.from_element(element))

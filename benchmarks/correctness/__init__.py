@@ -1,0 +1,1 @@
+"""Measures how accurate programs are, and how often the verdict about one is wrong."""

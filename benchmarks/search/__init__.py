@@ -1,0 +1,1 @@
+"""Judges samplers and estimators of `raptor explore` on stored results."""

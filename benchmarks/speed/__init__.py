@@ -1,0 +1,1 @@
+"""Time and memory of our own commands, beside baselines of the same run."""
