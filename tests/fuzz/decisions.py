@@ -22,7 +22,7 @@ def is_seen(wrong: Defect) -> bool:
 
     def run() -> None:
         plant(wrong)
-        for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "blocks")]:
+        for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "benchmarks")]:
             del sys.modules[name]  # they still hold the old modules
         usual = ["-q", "-x", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         options = [*usual, "-m", "slow or not slow"]
