@@ -26,14 +26,14 @@ from tests.pipeline import Passes, passes
 from tests.tiny_models import make_model, node, random
 
 
-def chain(*kernels: int, width: int = 32, strides: tuple[int, ...] = ()) -> ModelProto:
-    """Convolutions of 16 channels, one after another, on an image of `width` x `width` pixels."""
-    nodes, weights, name, channels = [], {}, "x", 3
+def chain(*kernels: int, width: int = 32, channels: int = 16, strides: tuple[int, ...] = ()) -> ModelProto:
+    """Convolutions one after another, on an image of `width` x `width` pixels."""
+    nodes, weights, name, given = [], {}, "x", 3
     for i, kernel in enumerate(kernels):
-        weights[f"w{i}"] = random(16, channels, kernel, kernel, seed=i)
+        weights[f"w{i}"] = random(channels, given, kernel, kernel, seed=i)
         stride, pad = strides[i] if strides else 1, kernel // 2
         nodes.append(node("Conv", f"{name} w{i}", f"t{i}", name=f"conv{i}", pads=[pad] * 4, strides=[stride] * 2))
-        name, channels = f"t{i}", 16
+        name, given = f"t{i}", channels
     nodes[-1].output[0] = "y"
     return make_model(nodes, {"x": (1, 3, width, width)}, ["y"], weights)
 
@@ -47,10 +47,14 @@ def sent(done: Passes) -> Sums:
     cores = done.partition.cores
     placed = [(op, core) for c, core in zip(done.spatial.computes, cores, strict=True) for op in c.body]
     home, found = {op.result.name: core for op, core in placed}, defaultdict[tuple[int, int], list[float]](list)
+    fetched: set[tuple[str, int]] = set()
     for op, core in placed:
-        source = home.get(op.source.name, core) if isinstance(op, Copy) else core
-        if source != core:
-            found[source, core].append(typical_message_times(done.arch, op.elements)[2] + ISSUE_NS)
+        for tile in op.operands:
+            source, elements = home.get(tile.name, core), op.elements if isinstance(op, Copy) else tile.elements
+            if source == core or (not isinstance(op, Copy) and (tile.name, core) in fetched):
+                continue
+            fetched.add((tile.name, core))
+            found[source, core].append(typical_message_times(done.arch, elements)[2] + ISSUE_NS)
     return {pair: (len(times), sum(times)) for pair, times in found.items()}
 
 
@@ -66,8 +70,8 @@ def counted(done: Passes) -> Sums:
 
 @pytest.mark.parametrize(
     "model",
-    [chain(3, 3), chain(5, 3, 1), chain(1, 1), chain(3, 3, 3, strides=(1, 2, 1))],
-    ids=["3x3", "wide kernel", "1x1", "strided"],
+    [chain(3, 3), chain(5, 3, 1), chain(1, 1), chain(3, 3, 3, strides=(1, 2, 1)), chain(1, 1, width=8, channels=300)],
+    ids=["3x3", "wide kernel", "1x1", "strided", "partial sums"],
 )
 @pytest.mark.parametrize("cores", [12, 40])
 def test_messages_are_counted_between_the_cores_that_exchange_them(model: ModelProto, cores: int) -> None:
