@@ -1,4 +1,4 @@
-"""Where the elements of a tensor are: cells of a line on cores, or whole tiles."""
+"""Layout of a tensor on cores: cells of a line, or whole tiles."""
 
 from bisect import bisect_right
 from collections import Counter

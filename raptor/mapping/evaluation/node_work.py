@@ -75,7 +75,7 @@ class NodeWork:
 
 @dataclass(frozen=True, slots=True)
 class StepNeed:
-    """What a node needs of an operand: step y needs the first `y * stride // spread + reach + 1` steps of its work.
+    """Need of an operand: step y of a node needs the first `y * stride // spread + reach + 1` steps of its work.
 
     If the operand has fewer steps, it needs all.
     """

@@ -1,4 +1,4 @@
-"""Where the elements of a region of a rearranged tensor come from."""
+"""Origins of the elements of a region of a rearranged tensor."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class LineRegion:
 
 @dataclass(frozen=True, slots=True)
 class RegionOrigins:
-    """Where the elements of a region of a moved tensor are. `core`: that of the first element; 0 for global memory.
+    """Origins of the elements of a region of a moved tensor. `core`: that of the first one; 0 for global memory.
 
     runs: (length, True if strided, number) of the copies that put the elements in order; none if they are a whole tile.
     """
