@@ -94,7 +94,7 @@ def choose_units(graph: Graph, arch: Target, mapper: MappingState, rewrites: Rew
 
 
 def choose_fusion(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoice) -> RewriteChoice:
-    """Adds to `rewrites` the layers to fuse horizontally, if that lowers the work of the busiest core, or at the port.
+    """Adds to `rewrites` the layers to fuse horizontally, if that lowers the work of the busiest core of the mapping.
 
     Makes the decisions with and without fusion, and keeps the better one for `map`.
     """
@@ -110,10 +110,9 @@ def choose_fusion(graph: Graph, arch: Target, mapper: MappingState, rewrites: Re
             decision = mapper.source.place(rewritten, arch, mapper.cache)
         except NothingStreamsError:
             break
-        works = decision_work(rewritten, decision, arch)
-        interval_ns = WorkBounds.from_work(works, arch).least_interval_ns
-        if mapper.known_decision is None or interval_ns <= WORTH_FUSING * least_ns:
-            best, least_ns, mapper.known_decision = choice, interval_ns, (choice, decision)
+        busiest_ns = WorkBounds.from_work(decision_work(rewritten, decision, arch), arch).busiest_ns
+        if mapper.known_decision is None or busiest_ns <= WORTH_FUSING * least_ns:
+            best, least_ns, mapper.known_decision = choice, busiest_ns, (choice, decision)
     return best
 
 

@@ -91,6 +91,7 @@ def test_layers_follow_one_another_on_the_same_core():
         "    core 0: taps 0 1 of inputs 0:4 x outputs 0:4 on 1 xbars\n"
         "    core 1: taps 2 3 of inputs 0:4 x outputs 0:4 on 1 xbars\n"
         "  refined: nothing\n"
+        "  placed: as numbered\n"
     )  # fmt: skip
 
 

@@ -16,9 +16,9 @@ from raptor.transforms.rewrite_choices import JoinedLayer, RewriteChoice
 from tests.pipeline import check, faults, passes
 from tests.tiny_models import make_model, node, random
 
-CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 64, "cores": 24}
+CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 64, "cores": 7}
 ROWS: dict[str, Any] = CHIP | {"mapping": "rows"}
-ARCH = architectures.load(xbar=16, xbars_per_core=64, cores=24)
+ARCH = architectures.load(xbar=16, xbars_per_core=64, cores=7)
 
 
 def module(*, channels: int = 3, outputs: tuple[str, ...] = ("y",)) -> ModelProto:

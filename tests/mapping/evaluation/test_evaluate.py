@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import models
-from raptor.codegen import InstructionStreams
 from raptor.compiler.pipeline import complete, prepare_graph, rewrite_and_map, run_lowering
 from raptor.compiler.program_cost import simulate_objective
 from raptor.frontend import load
@@ -15,7 +14,6 @@ from raptor.mapping.knobs import DEFAULT_KNOBS
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
 from raptor.mapping.strategies import rows_strategy
 from raptor.options import ChipOptions
-from raptor.pim import PimProgram
 from raptor.target.arch import load_chip
 
 MODELS = {
@@ -41,8 +39,8 @@ def times(name: str, size: int, knobs: object = DEFAULT_KNOBS) -> tuple[float, f
     mapped = rewrite_and_map(graph, CHIP, rows_strategy(knobs))
     found = evaluate(mapped.graph, mapped.decision, CHIP)
     done = complete(mapped, CHIP, aim=BALANCED_OBJECTIVE)
-    values = run_lowering(done.mapped, CHIP, known=done.known)
-    cost = simulate_objective("throughput", values[PimProgram], values[InstructionStreams], CHIP)
+    lowered = run_lowering(done.mapped, CHIP, known=done.known)
+    cost = simulate_objective("throughput", lowered.program, lowered.streams, CHIP)
     return found.latency_ns, found.interval_ns, cost.latency_ns, cost.interval_ns
 
 

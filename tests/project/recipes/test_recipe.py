@@ -14,6 +14,6 @@ SECTIONS = re.findall("^## (.*, step by step)$", (ROOT / "CONTRIBUTING.md").read
 def test_the_place_of_each_step_is_there_once(heading: str) -> None:
     found = steps(heading)
     assert found
-    for step in found:
+    for step in (step for step in found if step.place != "In the new file"):
         content = (ROOT / step.file).read_text()
         assert step.anchor is None or len(step.find_places(content)) == 1, step
