@@ -84,7 +84,7 @@ def decision_faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[
     yield from _joined(decision, nodes)
     if decision.tile != (tile := graph_tile_channels(graph, arch)):
         yield f"tile: {decision.tile} channels, on this chip {tile}"
-    chip = _Chip(graph, arch, decision.tile, line_channel_ranges(graph, arch.xbar_rows))
+    chip = _Chip(graph, arch, decision.tile, line_channel_ranges(graph, arch))
     for key, node in nodes.items():
         yield from (f"layer {key}: {fault}" for fault in _layer(chip, decision.layers[key], node))
     if isinstance(decision.flow, PixelFlow):

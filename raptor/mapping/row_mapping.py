@@ -120,7 +120,7 @@ def _map_lines(
 
     `fed`: inputs that other chips send, so that no loader is needed.
     """
-    parts = line_channel_ranges(graph, arch.xbar_rows)
+    parts = line_channel_ranges(graph, arch)
     read = {name for node in graph.nodes for name in node.inputs}
     work = find_epilogues(graph, arch)
     inputs = {

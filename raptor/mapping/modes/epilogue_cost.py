@@ -128,7 +128,7 @@ def _of_views(graph: Graph, arch: Target) -> dict[str, str]:
 
     Such views are materialised where the next layer reads them, also through these functions (`TokenLowering.wanted`).
     """
-    views = find_views(graph, line_channel_ranges(graph, arch.xbar_rows))
+    views = find_views(graph, line_channel_ranges(graph, arch))
     readers = graph.readers()
     found: dict[str, str] = {}
     for node in graph.nodes if views else ():

@@ -16,7 +16,7 @@ from raptor.mapping.knobs import (
 )
 from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue
 from raptor.mapping.modes.integer_costs import with_accumulators
-from raptor.mapping.modes.line_streaming import ChannelRanges, Range, cut_channels
+from raptor.mapping.modes.line_streaming import ChannelRanges, Range, output_ranges
 from raptor.mapping.modes.line_unfolding import (
     BandShape,
     LineBlock,
@@ -91,7 +91,7 @@ def enumerate_plans(
 ) -> Iterator[LayerPlan]:
     """Yields a plan for every grid of cores that holds the layer, and every shape of its blocks."""
     window = operator.window
-    outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
+    outs = output_ranges(operator, parts, arch)
     for cols in _splits((0, window.out_dims[-1]), arch.usable_cores):
         widest = _widest(cols)
         extras = {
@@ -128,7 +128,7 @@ def enumerate_plans(
 
 def grid_ns(operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, grid: LineGrid) -> float:
     """Returns the work in ns of the busiest core of a grid for a sample, as in `LayerPlan.core_ns`."""
-    outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
+    outs = output_ranges(operator, parts, arch)
     chosen = tuple(tuple(o for o in outs if a <= o[0] < b) for a, b in grid.outs)
     extra = _after_ns(after, operator.window, grid.cols, chosen, len(grid.ins))
     blocks, widest = _busiest(operator.window, parts, arch, grid), _widest(grid.cols)
@@ -157,7 +157,8 @@ def _busiest(window: Window, parts: ChannelRanges, arch: Target, grid: LineGrid)
 
 def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "Iterator[tuple[_Cost, ChannelRanges]]":
     """Yields, for each different core of a grid, its cost and the input ranges that it multiplies."""
-    outs, window = cut_channels(operator.weights.shape[2], arch.xbar_rows), operator.window
+    parts = tuple(part for group in grid.ins for part in group)
+    outs, window = output_ranges(operator, parts, arch), operator.window
     phases = count_bands(window, grid.height, clipped=grid.clipped)
     for group, n in _shares(operator, grid.ins, grid.outs, outs):
         yield _Cost(window, arch, phases, grid.outs, n, extra_ns, 1.0), group
