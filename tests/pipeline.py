@@ -85,10 +85,12 @@ class Passes:
 
 LAYOUTS = (
     "fold_space_to_depth",
+    "turn_products",
     "lay_out_tokens",
     "sink_transposes",
     "lay_out_matmuls",
     "split_rows",
+    "turn_columns",
     "lift_to_2d",
 )
 """Passes that only lay tensors out for streaming."""

@@ -49,6 +49,8 @@ from raptor.transforms.lift_to_2d import lift_to_2d
 from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.sink_transposes import sink_transposes
 from raptor.transforms.split_rows import split_rows
+from raptor.transforms.turn_columns import turn_columns
+from raptor.transforms.turn_products import turn_products
 from raptor.transforms.use_vector_unit import use_vector_unit
 
 T = TypeVar("T")
@@ -76,10 +78,12 @@ DECISION: tuple[Pass, ...] = (
     choose_units,
     use_vector_unit,
     when_streaming(fold_space_to_depth),
+    when_streaming(turn_products),
     when_streaming(lay_out_tokens),
     when_streaming(sink_transposes),
     when_streaming(lay_out_matmuls),
     when_streaming(split_rows),
+    when_streaming(turn_columns),
     when_streaming(lift_to_2d),
     choose_fusion,
     fuse_horizontally,
