@@ -88,6 +88,7 @@ LAYOUTS = (
     "turn_products",
     "lay_out_tokens",
     "sink_transposes",
+    "lay_out_free_tensors",
     "lay_out_matmuls",
     "split_rows",
     "turn_columns",

@@ -43,6 +43,7 @@ from raptor.transforms.fold_relu import fold_relu
 from raptor.transforms.fold_space_to_depth import fold_space_to_depth
 from raptor.transforms.fuse_horizontally import fuse_horizontally
 from raptor.transforms.fuse_parallel_branches import fuse_parallel_branches
+from raptor.transforms.lay_out_free_tensors import lay_out_free_tensors
 from raptor.transforms.lay_out_matmuls import lay_out_matmuls
 from raptor.transforms.lay_out_tokens import lay_out_tokens
 from raptor.transforms.lift_to_2d import lift_to_2d
@@ -81,6 +82,7 @@ DECISION: tuple[Pass, ...] = (
     when_streaming(turn_products),
     when_streaming(lay_out_tokens),
     when_streaming(sink_transposes),
+    when_streaming(lay_out_free_tensors),
     when_streaming(lay_out_matmuls),
     when_streaming(split_rows),
     when_streaming(turn_columns),

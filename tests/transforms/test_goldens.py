@@ -72,6 +72,17 @@ def attention_with_channels_first() -> ModelProto:
     return make_model(nodes, {"k": (1, 2, 6), "q": (1, 2, 5), "v": (1, 4, 6)}, {"y": 3}, weights, opset=13)
 
 
+def grey() -> ModelProto:
+    """A grey image without an axis of channels, scaled."""
+    nodes = [
+        node("Mul", "x scale", "scaled", name="scale"),
+        node("Unsqueeze", "scaled one", "image", name="image"),
+        node("Conv", "image w", "y", name="layer"),
+    ]
+    weights = {"scale": random(1, 1, 32), "one": np.array([1]), "w": random(2, 1, 3, 3)}
+    return make_model(nodes, {"x": (1, 32, 32)}, ["y"], weights, opset=13)
+
+
 def attention_to_an_image() -> ModelProto:
     """Two heads of queries on keys that are the pixels of an image."""
     nodes = [
@@ -147,6 +158,7 @@ MODELS = {
     "turn_products": attention_with_channels_first,
     "lay_out_tokens": attention,
     "sink_transposes": attention,
+    "lay_out_free_tensors": grey,
     "lay_out_matmuls": attention_to_an_image,
     "split_rows": detector,
     "turn_columns": column,
