@@ -4,7 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
-from raptor.graph.ir import Filter
+import numpy as np
+
+from raptor.graph.ir import Filter, Graph, Move, Node
+from raptor.graph.rearrangement import MoveOrigins
 from raptor.graph.window import Window
 from raptor.mapping.decision import LineGrid
 from raptor.mapping.knobs import (
@@ -41,6 +44,7 @@ from raptor.target.timing import (
     message_ns,
     mvmul_ns,
     vector_element_ns,
+    vector_ns,
 )
 
 WASTEFUL_SHARE = 0.6
@@ -79,6 +83,36 @@ def load_plans(
             0,
             image.rows * line_ns + after.core_ns(1 / len(cols), 1, widths),
         )
+
+
+def gather_plans(
+    node: Node, graph: Graph, arch: Target, parts: ChannelRanges, after: Epilogue = NO_EPILOGUE
+) -> Iterator[LayerPlan]:
+    """Yields plans to put together lines from model inputs (`find_gathers`), some columns on each core.
+
+    A core loads all that its columns need of each line of an input at once, if it is dense, and copies it in runs.
+    `parts`: channel ranges of the result. `after`: epilogue of the result.
+    """
+    assert isinstance(node.operator, Move)
+    image, given = graph.tensors[node.output].image, [graph.tensors[name].image for name in node.inputs]
+    sources = node.operator.sources.reshape(image.rows, image.width, image.channels)
+    places = MoveOrigins.from_sources(node.operator.sources, image, given)
+    widths, readers = [high - low for low, high in parts], estimate_input_readers(arch)
+    line = image.width * image.channels
+    message = message_ns(arch, -(-line // readers)) + MESSAGE_OVERHEAD_NS
+    for cols in _splits((0, image.width), arch.usable_cores):
+        port_ns, busiest_ns = 0.0, 0.0
+        for own in cols:
+            read = places.columns_read(own)
+            sizes = [(high - low) * given[t].channels for (t, _), (low, high) in read.items()]
+            port_ns += sum(global_port_ns(arch, size) for size in sizes)
+            moved = sources[:, slice(*own)].reshape(image.rows, -1)
+            runs = image.rows + int(np.count_nonzero(np.diff(moved, axis=1) != 1))
+            copy_ns = runs * (vector_ns(arch, -(-moved.size // runs), 1) + ISSUE_NS)
+            busiest_ns = max(busiest_ns, copy_ns + sum(load_ns(arch, size) for size in sizes))
+        sent_ns = image.rows * (readers / len(cols) + 1) * message
+        core_ns = max(busiest_ns + sent_ns, port_ns) + after.core_ns(1 / len(cols), 1, widths)
+        yield LayerPlan(LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, core_ns)
 
 
 def estimate_input_readers(arch: Target) -> int:

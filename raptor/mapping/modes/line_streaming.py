@@ -22,7 +22,8 @@ from raptor.graph.ir import (
     Stencil,
 )
 from raptor.graph.layers import layer_target
-from raptor.graph.streaming_layout import can_stream, is_token_layout
+from raptor.graph.rearrangement import MoveOrigins
+from raptor.graph.streaming_layout import MOST_LINES, can_stream, is_token_layout
 from raptor.graph.window import Window
 from raptor.mapping.modes.line_unfolding import pixels_per_block
 from raptor.mapping.modes.window_axis import line_axes, window_axis
@@ -120,6 +121,27 @@ def _is_view(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], multi
     tokens = any(is_token_layout(graph.tensors[name].image) for name in (*node.inputs, node.output))
     operand = node.output in multiplied and node.output not in parts
     return (tokens or operand) and all(name in parts for name in node.inputs)
+
+
+def find_gathers(graph: Graph, parts: Mapping[str, ChannelRanges]) -> dict[str, Node]:
+    """Returns the moves of model inputs that get cores of their own, by name of the result.
+
+    Their lines are put together from many lines. The inputs are there from the beginning, so each of some cores can
+    load what its columns need. `parts`: see `line_channel_ranges`.
+    """
+    views, read = find_views(graph, parts), {name for node in graph.nodes for name in node.inputs}
+    return {node.output: node for node in graph.nodes if node.output in read - views and _is_gather(graph, node, parts)}
+
+
+def _is_gather(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges]) -> bool:
+    """True if a move makes lines of many lines of model inputs."""
+    if not isinstance(node.operator, Move) or not parts.keys() >= {*node.inputs, node.output}:
+        return False
+    if not set(graph.inputs).issuperset(node.inputs):
+        return False
+    images = [graph.tensors[name].image for name in node.inputs]
+    places = MoveOrigins.from_sources(node.operator.sources, graph.tensors[node.output].image, images)
+    return places.most_lines() > MOST_LINES
 
 
 def can_stream_product(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], views: Container[str]) -> bool:
