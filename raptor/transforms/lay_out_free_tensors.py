@@ -9,7 +9,6 @@ least work: a move copies runs of neighbouring elements, and an element-wise fun
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,9 @@ from raptor.graph.rearrangement import make_move
 from raptor.graph.streaming_layout import can_stream, drop_unused_moves
 from raptor.target.tensor_layout import Image
 from raptor.transforms.token_layouts import moved_from
+
+_Moved = tuple[Node, tuple[Image, ...], Image]
+"""A node that moves elements, with the images of its operands and of its result."""
 
 _OfElements = Map | Bound | Lookup
 
@@ -63,7 +65,7 @@ class _FreeLayouts:
     moves: dict[str, list[Node]] = field(default_factory=dict[str, list[Node]])
     functions: Counter[str] = field(default_factory=Counter[str])
     chosen: dict[str, Image] = field(default_factory=dict[str, Image])
-    known: dict[tuple[Node, tuple[Image, ...], Image], float] = field(default_factory=dict[Any, float])
+    known: dict[_Moved, float] = field(default_factory=dict[_Moved, float])
 
     def __post_init__(self) -> None:
         kept = {self.alike.find(name) for name in self.joined()}
@@ -120,7 +122,7 @@ class _FreeLayouts:
         now = self.image(key)
         candidates = [c for c in dict.fromkeys(self.candidates(key, now)) if can_stream(c)]
         best = min(candidates, key=lambda image: self.work(key, image), default=now)
-        if not can_stream(now) or self.work(key, best) < self.work(key, now):
+        if best != now and (not can_stream(now) or self.work(key, best) < self.work(key, now)):
             self.chosen[key] = best
 
     def candidates(self, key: str, now: Image) -> Iterator[Image]:
