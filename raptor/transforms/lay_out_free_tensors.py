@@ -1,9 +1,10 @@
 """Lays out tensors that no layer fixes: model inputs that are only moved, and what functions of elements make of them.
 
 The front end takes axis 1 of every tensor for the channels, as ONNX does for images. For a grey image [1, H, W] or a
-vector that is wrong, or leaves one pixel for one core. Before the first layer, where only element-wise functions and
-moves make and read a set of tensors, any layout computes the same. Each such set gets the layout that streams with the
-least work: a move copies runs of neighbouring elements, and an element-wise function has operations for each line.
+vector that is wrong, or leaves one pixel for one core. Before the first layers and behind the last ones, where only
+element-wise functions and moves make and read a set of tensors, any layout computes the same. Each such set gets the
+layout that streams with the least work: a move copies runs of neighbouring elements, and an element-wise function has
+operations for each line.
 """
 
 from collections import Counter
@@ -82,7 +83,7 @@ class _FreeLayouts:
 
     def joined(self) -> set[str]:
         """Joins tensors that must have equal images. Returns the tensors that are not free."""
-        fixed, early = set[str](), {*self.graph.inputs}
+        fixed, early, late = set[str](), {*self.graph.inputs}, {*self.graph.tensors}
         for node in self.graph.nodes:
             if self.is_elementwise(node) or self.only_renames(node):
                 for name in node.inputs:
@@ -92,7 +93,10 @@ class _FreeLayouts:
                 continue
             if early.issuperset(node.inputs):
                 early.add(node.output)
-        return fixed | (self.graph.tensors.keys() - early)
+        for node in reversed(self.graph.nodes):
+            if node.output not in late or not isinstance(node.operator, _OfElements | Move | Rename):
+                late.difference_update(node.inputs)
+        return fixed | (self.graph.tensors.keys() - early - late)
 
     def is_elementwise(self, node: Node) -> bool:
         """Checks whether a node computes each element of its result from the same element of equal images."""

@@ -1,4 +1,4 @@
-"""Layouts of tensors before the first layer, which nothing fixes: they stream, and everything computes the same."""
+"""Layouts of tensors that no layer fixes: they stream, and everything computes the same."""
 
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,24 @@ STREAMING = {
 }
 
 
+def test_what_is_only_moved_behind_the_last_layer_streams():
+    """A signal without its ends, as a vector."""
+    nodes = [
+        node("Conv", "x v", "c", name="conv"),
+        node("Slice", "c start end axis", "s", name="slice"),
+        node("Squeeze", "s one", "y", name="squeeze"),
+    ]
+    constants = HALVES | {"v": random(1, 2, 5), "start": np.array([30]), "end": np.array([1054])}
+    model = made(nodes, {"x": (1, 2, 1084)}, 2, **constants)
+    before = load(model).graph
+    after = lay_out_free_tensors(before)
+    after.verify()
+    assert can_stream(after.tensors["y"].image)
+    one, two = (evaluate_graph(graph, inputs(before))["y"] for graph in (before, after))
+    assert np.array_equal(one, two)
+    check(model, **CHIP)
+
+
 def inputs(graph: Graph, seed: int = 3) -> dict[str, Array]:
     return {name: random(*graph.tensors[name].shape, seed=seed) for name in graph.inputs}
 
@@ -128,7 +146,7 @@ KEPT = {
         [node("Transpose", "x", "i", perm=[0, 3, 1, 2]), layer("i", "rgb")], {"x": (1, 34, 36, 3)}
     ),
     "a small tensor": made([node("Unsqueeze", "x one", "i"), layer("i")], {"x": (1, 8, 9)}),
-    "tensors behind a layer": made(
+    "functions of what a layer makes": made(
         [node("MatMul", "x v", "s"), node("Tanh", "s", "t"), node("Mul", "t s", "y")],
         {"x": (1, 20)},
         2,
