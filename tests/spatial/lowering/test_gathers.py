@@ -87,6 +87,12 @@ def test_several_cores_gather(name: str):
     check(model, **CHIP)
 
 
+def test_searches_know_the_work_of_gatherers():
+    """Without a layer, they are all the work that the search of the latency divides."""
+    model, _ = MODELS["real and imaginary parts"]
+    check(model, optimize="latency", **CHIP)
+
+
 def test_each_source_line_is_loaded_once_by_a_core():
     """A core with some columns of turned lines loads as many lines of the input, each at once."""
     found = passes(TURNED, mapping="rows", **CHIP)
