@@ -49,10 +49,10 @@ def test_a_full_block_fits_a_core_if_ranges_are_narrower(
 
 
 def test_outputs_that_read_neighbouring_pixels_by_hand():
-    """With a stride of 2, three or four of seven positions read a pixel."""
-    window = Window((9, 90), (3, 45), (3, 7), (3, 2), (0, 3), (1, 1))
-    assert most_outputs_reading(window, 1) == 4
-    assert most_outputs_reading(window, 4) == 5
+    """With a stride of 2, three or four of seven positions read a pixel, on each of three lines."""
+    window = Window((9, 90), (9, 45), (3, 7), (1, 2), (1, 3), (1, 1))
+    assert most_outputs_reading(window, 1) == 3 * 4
+    assert most_outputs_reading(window, 4) == 3 * 5
     assert most_outputs_reading(Window((90,), (90,), (3,), (1,), (2,), (2,)), 2) == 6
 
 
