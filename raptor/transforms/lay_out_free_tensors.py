@@ -36,7 +36,7 @@ ELEMENTS_PER_RUN = 32
 """Number of elements that a core of `bench` loads in about the time of the copy of a short run."""
 
 ROUNDS = 3
-"""How often each set is laid out, because the best layout depends on those of the sets that moves connect it with."""
+"""Number of times that each set is laid out: the best layout depends on those of sets that moves connect it with."""
 
 
 def lay_out_free_tensors(graph: Graph) -> Graph:
