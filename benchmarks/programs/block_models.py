@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from onnx.shape_inference import infer_shapes
 
 Array = npt.NDArray[Any]
@@ -23,11 +23,16 @@ def random_weights(*shape: int, seed: int = 0) -> Array:
 
 
 class BlockBuilder:
-    """Builder of a model with one input "x". Its methods add nodes and constants, and return their result names."""
+    """Builder of a model. Its methods add inputs, nodes and constants, and return the names of their results."""
 
     def __init__(self) -> None:
+        self.inputs: list[ValueInfoProto] = []
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, Array] = {}
+
+    def input(self, name: str, *shape: int, element: int = TensorProto.FLOAT) -> str:
+        self.inputs.append(helper.make_tensor_value_info(name, element, shape))
+        return name
 
     def ops(self, count: int, op_type: str, *inputs: str, **attributes: Any) -> list[str]:
         number = len(self.nodes)
@@ -83,6 +88,13 @@ class BlockBuilder:
         """Cuts the channels of tokens into heads."""
         return self.op("Transpose", self.op("Reshape", x, self.ints(batch, tokens, count, channels)), perm=order)
 
+    def finish(self, name: str, result: str) -> ModelProto:
+        """Returns the model with one output, of shape and type as ONNX infers them."""
+        outputs = [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)]
+        constants = [numpy_helper.from_array(value, name) for name, value in self.constants.items()]
+        graph = helper.make_graph(self.nodes, name, self.inputs, outputs, constants)
+        return infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8))
+
 
 def register_block(*shape: int) -> Callable[[Callable[[BlockBuilder], str]], Callable[[BlockBuilder], str]]:
     """Decorator: registers a function that builds a block in `BLOCKS`. `shape`: of the input of the block."""
@@ -95,18 +107,10 @@ def register_block(*shape: int) -> Callable[[Callable[[BlockBuilder], str]], Cal
 
 
 def build_model(build: Callable[[BlockBuilder], str], shape: tuple[int, ...]) -> ModelProto:
-    """Returns the model of a block with an input of this shape."""
+    """Returns the model of a block with an input "x" of this shape."""
     made = BlockBuilder()
-    result = build(made)
-    graph = helper.make_graph(
-        made.nodes,
-        build.__name__,
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(value, name) for name, value in made.constants.items()],
-    )
-    made_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
-    return infer_shapes(made_model)  # for the shape of the output
+    made.input("x", *shape)
+    return made.finish(build.__name__, build(made))
 
 
 @register_block(1, 16, 16, 16)

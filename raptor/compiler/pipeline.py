@@ -39,12 +39,15 @@ from raptor.transforms.fold_relu import fold_relu
 from raptor.transforms.fold_space_to_depth import fold_space_to_depth
 from raptor.transforms.fuse_horizontally import fuse_horizontally
 from raptor.transforms.fuse_parallel_branches import fuse_parallel_branches
+from raptor.transforms.lay_out_free_tensors import lay_out_free_tensors
 from raptor.transforms.lay_out_matmuls import lay_out_matmuls
 from raptor.transforms.lay_out_tokens import lay_out_tokens
 from raptor.transforms.lift_to_2d import lift_to_2d
 from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.sink_transposes import sink_transposes
 from raptor.transforms.split_rows import split_rows
+from raptor.transforms.turn_columns import turn_columns
+from raptor.transforms.turn_products import turn_products
 from raptor.transforms.use_vector_unit import use_vector_unit
 
 P = ParamSpec("P")
@@ -52,10 +55,13 @@ R = TypeVar("R")
 
 LAYOUT_REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     fold_space_to_depth,
+    turn_products,
     lay_out_tokens,
     sink_transposes,
+    lay_out_free_tensors,
     lay_out_matmuls,
     split_rows,
+    turn_columns,
     lift_to_2d,
 )
 """Rewrites that lay tensors out for streaming; without streaming, they leave the graph as it is."""

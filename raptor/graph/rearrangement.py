@@ -1,12 +1,19 @@
-"""Expresses a rearrangement of elements as a `Move`: numpy functions are applied to element numbers, not values."""
+"""Expresses a rearrangement of elements as a `Move`, and finds the origins of the elements of a `Move`.
+
+Numpy functions are applied to element numbers, not values.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import Indices, Move
 from raptor.target.tensor_layout import Image
+
+MOSTLY = 0.5
+"""Smallest share of the pixels of a range that must be needed for a core to load the range at once."""
 
 
 def c_order(shape: Sequence[int], first: int = 0) -> Indices:
@@ -35,3 +42,49 @@ def _numbers(sources: Sequence[Image]) -> list[Indices]:
         numbers.append(np.moveaxis(by_pixel, -1, image.channel_axis).reshape(-1))
         first += image.elements
     return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOrigins:
+    """The origin of each result element of a `Move`, as arrays [rows, width, channels] of the result.
+
+    tensor: number of the operand; -1 for zero. line, col, channel: coordinates in the operand.
+    """
+
+    tensor: Indices
+    line: Indices
+    col: Indices
+    channel: Indices
+
+    @classmethod
+    def from_sources(cls, sources: Indices, result: Image, operands: Sequence[Image]) -> "MoveOrigins":
+        """Converts flat source indices of a `Move` to coordinates. `operands`: the images of the operands."""
+        wanted = sources.reshape(result.rows, result.width, result.channels)
+        firsts = np.cumsum([0, *(image.elements for image in operands)])
+        tensor = np.where(wanted < 0, -1, np.searchsorted(firsts, wanted, side="right") - 1)
+        channels = np.array([*(image.channels for image in operands), 1])
+        width = np.array([*(image.width for image in operands), 1])
+        pixel, channel = np.divmod(wanted - firsts[tensor], channels[tensor])
+        line, col = np.divmod(pixel, width[tensor])
+        return cls(tensor, line, col, channel)
+
+    def most_lines(self) -> int:
+        """Returns the largest number of distinct input lines that one result line reads."""
+        key = np.where(self.tensor < 0, -1, self.tensor * (int(self.line.max()) + 1) + self.line)
+        return max(len(np.unique(line[line >= 0])) for line in key)
+
+    def columns_read(self, cols: tuple[int, int]) -> dict[tuple[int, int], tuple[int, int]]:
+        """Returns what the result columns `cols` read of each operand line: (operand, line) -> its columns.
+
+        Of most columns between the first and the last one, something must be read; other lines are left out.
+        """
+        place = (found[:, slice(*cols)].reshape(-1) for found in (self.tensor, self.line, self.col))
+        tensor, line, col = (np.asarray(found) for found in place)
+        taken = tensor >= 0
+        lines = int(self.line.max()) + 1
+        width = int(self.col.max()) + 1
+        pixels = np.unique((tensor[taken] * lines + line[taken]) * width + col[taken])
+        keys, first, counts = np.unique(pixels // width, return_index=True, return_counts=True)
+        low, high = pixels[first] % width, pixels[first + counts - 1] % width + 1
+        dense = np.flatnonzero((high - low) * MOSTLY <= counts)
+        return {(int(keys[i]) // lines, int(keys[i]) % lines): (int(low[i]), int(high[i])) for i in dense}

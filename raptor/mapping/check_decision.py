@@ -39,6 +39,7 @@ from raptor.mapping.modes.line_streaming import (
     ChannelRanges,
     can_stream_layer,
     can_stream_product,
+    find_gathers,
     find_views,
     line_channel_ranges,
 )
@@ -84,7 +85,7 @@ def decision_faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[
     yield from _joined(decision, nodes)
     if decision.tile != (tile := graph_tile_channels(graph, arch)):
         yield f"tile: {decision.tile} channels, on this chip {tile}"
-    chip = _Chip(graph, arch, decision.tile, line_channel_ranges(graph, arch.xbar_rows))
+    chip = _Chip(graph, arch, decision.tile, line_channel_ranges(graph, arch))
     for key, node in nodes.items():
         yield from (f"layer {key}: {fault}" for fault in _layer(chip, decision.layers[key], node))
     if isinstance(decision.flow, PixelFlow):
@@ -261,10 +262,11 @@ def _blocks(chip: _Chip, grid: LineGrid, window: Window) -> Iterator[str]:
 
 
 def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
-    """Yields the faults of loaders, which must load all columns of an input that is read line by line."""
+    """Yields the faults of loaders, which must load or gather all columns of an input that is read line by line."""
     read = {name for node in chip.graph.nodes for name in node.inputs}
+    fed = {*chip.graph.inputs, *find_gathers(chip.graph, chip.parts)}
     for name, loaders in decision.flow.loaders.items() if isinstance(decision.flow, LineFlow) else ():
-        if name not in chip.graph.inputs or name not in chip.parts or name not in read:
+        if name not in fed or name not in chip.parts or name not in read:
             yield f"flow.loaders: {name} is not an input that is read by line"
             continue
         width = chip.graph.tensors[name].image.width

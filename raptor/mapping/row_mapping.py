@@ -30,10 +30,10 @@ from raptor.mapping.decision import (
 )
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, chip_patience_ns
 from raptor.mapping.modes.dense_unfolding import choose_dense_matrices, dense_latency_ns, spread_matrices
-from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, find_epilogues
+from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue, find_epilogues
 from raptor.mapping.modes.kernel_unfolding import fill_cores, unfold_kernel
-from raptor.mapping.modes.line_plans import load_plans
-from raptor.mapping.modes.line_streaming import line_channel_ranges
+from raptor.mapping.modes.line_plans import gather_plans, load_plans
+from raptor.mapping.modes.line_streaming import find_gathers, line_channel_ranges
 from raptor.mapping.modes.plan_cache import PlanCache, plan_layers
 from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, choose_plans, pareto_front, place_in_order
 from raptor.mapping.modes.step_replication import (
@@ -120,14 +120,8 @@ def _map_lines(
 
     `fed`: inputs that other chips send, so that no loader is needed.
     """
-    parts = line_channel_ranges(graph, arch.xbar_rows)
-    read = {name for node in graph.nodes for name in node.inputs}
     work = find_epilogues(graph, arch)
-    inputs = {
-        n: list(load_plans(graph.tensors[n].image, arch, parts[n], work.get(n, NO_EPILOGUE)))
-        for n in graph.inputs
-        if n in parts and n in read and n not in fed
-    }
+    inputs = _input_plans(graph, arch, work, fed)
     after = {key: each.elements_ns for key, each in work.items()}
     stages = find_stages(graph, arch, after)
     tokens = None if stages is None else _beside_tokens(graph, arch, stages, inputs, knobs, cache)
@@ -136,6 +130,24 @@ def _map_lines(
     task = _MappingTask(graph, arch, knobs, plan_layers(graph, arch, knobs, cache=cache), inputs)
     fitting = _fit(task, after)
     return None if fitting is None else _numbered(task, *fitting, TokenCores())
+
+
+def _input_plans(
+    graph: Graph, arch: Target, work: Mapping[str, Epilogue], fed: Collection[str]
+) -> dict[str, list[LayerPlan]]:
+    """Returns plans to load model inputs, and to gather lines from them; `work`: epilogues. `fed`: see `_map_lines`."""
+    parts = line_channel_ranges(graph, arch)
+    gathers = {name: n for name, n in find_gathers(graph, parts).items() if not {*n.inputs}.intersection(fed)}
+    read = {name for node in graph.nodes if node.output not in gathers for name in node.inputs}
+    loads = {
+        n: list(load_plans(graph.tensors[n].image, arch, parts[n], work.get(n, NO_EPILOGUE)))
+        for n in graph.inputs
+        if n in parts and n in read and n not in fed
+    }
+    return loads | {
+        name: list(gather_plans(node, graph, arch, parts[name], work.get(name, NO_EPILOGUE)))
+        for name, node in gathers.items()
+    }
 
 
 def _beside_tokens(

@@ -42,7 +42,7 @@ def estimate_times(
     `cache`: see `plan_layers`. `more_ns`: additional work in ns, by core.
     """
     cache = cache or PlanCache()
-    parts, after = line_channel_ranges(graph, arch.xbar_rows), find_epilogues(graph, arch)
+    parts, after = line_channel_ranges(graph, arch), find_epilogues(graph, arch)
     busy: defaultdict[int, float] = defaultdict(float, more_ns or {})
     begin_ns: dict[str, float] = dict.fromkeys(graph.inputs, 0.0)
     end_ns = dict(begin_ns)

@@ -1,24 +1,28 @@
 """Lays out the operands of products of two computed tensors: one line for each matrix of the batch.
 
 The keys of an attention to the pixels of an image, as in MobileNet-v4, have the lines of that image. So each operand
-that is an image becomes a view of it, with as many lines as the product has matrices.
+that is an image becomes a view of it, with as many lines as the product has matrices. The turned keys of an attention
+with one head are another name of the keys, with the same pixels: the product reads the keys.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from raptor.graph.ir import Dot, Graph, Move, Node
+from raptor.graph.ir import Dot, Graph, Move, Node, Rename
+from raptor.graph.streaming_layout import can_stream, drop_unused_moves
 from raptor.target.tensor_layout import Image
 
 
 def lay_out_matmuls(graph: Graph) -> Graph:
-    """Returns the graph with a view of each image that a product of computed tensors reads; its pixels are the same."""
-    nodes, tensors = list[Node](), dict(graph.tensors)
+    """Returns the graph with operands of products of computed tensors that can stream; their pixels are the same."""
+    nodes, tensors, makers = list[Node](), dict(graph.tensors), {node.output: node for node in graph.nodes}
     for node in graph.nodes:
         if isinstance(node.operator, Dot):
             batch, names = node.operator.batch, list(node.inputs)
             for i, pixels in enumerate((node.operator.rows, node.operator.cols)):
+                names[i] = _streaming_name(names[i], graph, makers)
                 given = graph.tensors[names[i]]
                 if _is_image(given.image) and (given.image.rows, given.image.width) != (batch, pixels):
                     image, name = Image((batch, pixels, given.image.channels), 2), f"{node.output}.operand{i}"
@@ -26,9 +30,22 @@ def lay_out_matmuls(graph: Graph) -> Graph:
                     same = np.arange(image.elements).reshape(image.pixels, image.channels)
                     nodes.append(Node(node.name, node.op_type, Move(same), (names[i],), name))
                     names[i] = name
-            node = replace(node, inputs=tuple(names))
+            node = node if node.inputs == tuple(names) else replace(node, inputs=tuple(names))
         nodes.append(node)
-    return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes), tensors=tensors)
+    changed = replace(graph, nodes=tuple(nodes), tensors=tensors)
+    return drop_unused_moves(changed) if any(a is not b for a, b in zip(nodes, graph.nodes, strict=False)) else graph
+
+
+def _streaming_name(name: str, graph: Graph, makers: Mapping[str, Node]) -> str:
+    """Returns the tensor of which an operand that cannot stream is another name, if that one can, with the same pixels.
+
+    Returns other operands as they are.
+    """
+    maker, image = makers.get(name), graph.tensors[name].image
+    if maker is None or not isinstance(maker.operator, Rename) or can_stream(image):
+        return name
+    given = graph.tensors[maker.inputs[0]].image
+    return maker.inputs[0] if can_stream(given) and given.has_pixels_of(image) else name
 
 
 def _is_image(image: Image) -> bool:

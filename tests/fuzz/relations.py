@@ -48,8 +48,9 @@ def outputs(model: ModelProto, inputs: Outputs, chosen: dict[str, Any]) -> Outpu
 def same(one: Outputs, two: Outputs, tolerance: float = 0.0) -> None:
     """Raises `BrokenError` if outputs, in order, differ by more than `tolerance` (relative to the largest)."""
     for (name, a), b in zip(one.items(), two.values(), strict=True):
-        worst = float(np.abs(a - b).max(initial=0)) if tolerance else float(not np.array_equal(a, b))
-        if worst > tolerance * float(np.abs(a).max(initial=0)):
+        first, second = (np.asarray(x, np.float64) for x in (a, b))  # booleans have no difference
+        worst = float(np.abs(first - second).max(initial=0)) if tolerance else float(not np.array_equal(a, b))
+        if worst > tolerance * float(np.abs(first).max(initial=0)):
             raise BrokenError(f"output {name} differs by {worst}")
 
 

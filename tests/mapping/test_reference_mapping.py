@@ -106,7 +106,7 @@ SMALL_CHIPS = [
     (TWO_LAYERS, {"xbar": 3, "xbars_per_core": 5, "cores": 2}),
     (TWO_LAYERS, {"xbar": 3, "xbars_per_core": 1, "cores": 47}),
     (TWO_LAYERS, {"xbar": (4, 6), "cell_bits": 4, "xbars_per_core": 2, "cores": 1}),
-    (TWO_LAYERS, {"xbar": (8, 6), "cell_bits": 4, "xbars_per_core": 3, "cores": 3}),
+    (TWO_LAYERS, {"xbar": (8, 6), "cell_bits": 4, "xbars_per_core": 2, "cores": 3}),
     (TWO_LAYERS, {"xbar": (12, 6), "cell_bits": 4, "xbars_per_core": 5, "cores": 2}),
 ]
 

@@ -59,6 +59,31 @@ def attention() -> ModelProto:
     return make_model(nodes, {"x": (1, 5, 4)}, {"y": 3}, weights, opset=12)
 
 
+def attention_with_channels_first() -> ModelProto:
+    """Values times transposed shares, and scores that are scaled and turned before."""
+    nodes = [
+        node("Transpose", "k", "turned", name="turn", perm=[0, 2, 1]),
+        node("MatMul", "turned q", "scores", name="scores"),
+        node("Mul", "scores half", "scaled", name="scale"),
+        node("Softmax", "scaled", "shares", name="softmax", axis=1),
+        node("MatMul", "v shares", "values", name="values"),
+        node("Conv", "values w", "y", name="layer"),
+    ]
+    weights = {"w": random(3, 4, 1), "half": np.array(0.5, np.float32)}
+    return make_model(nodes, {"k": (1, 2, 6), "q": (1, 2, 5), "v": (1, 4, 6)}, {"y": 3}, weights, opset=13)
+
+
+def grey() -> ModelProto:
+    """A grey image without an axis of channels, scaled."""
+    nodes = [
+        node("Mul", "x scale", "scaled", name="scale"),
+        node("Unsqueeze", "scaled one", "image", name="image"),
+        node("Conv", "image w", "y", name="layer"),
+    ]
+    weights = {"scale": random(1, 1, 32), "one": np.array([1]), "w": random(2, 1, 3, 3)}
+    return make_model(nodes, {"x": (1, 32, 32)}, ["y"], weights, opset=13)
+
+
 def attention_to_an_image() -> ModelProto:
     """Two heads of queries on keys that are the pixels of an image."""
     nodes = [
@@ -85,6 +110,17 @@ def detector() -> ModelProto:
     ]
     weights = {"v": random(2, 3, 1, 1), "w": random(2, 3, 1, 1), "flat": np.array([1, 2, -1])}
     return make_model(nodes, {"x": (1, 3, 8, 8)}, ["y"], weights)
+
+
+def column() -> ModelProto:
+    """An image of width 1, the last part of which is read by a kernel that is wider than it."""
+    nodes = [
+        node("Conv", "x v", "a", name="long", pads=[1, 0, 1, 0]),
+        node("Add", "a scale", "b", name="add"),
+        node("Conv", "b w", "y", name="square", pads=[1, 1, 1, 1]),
+    ]
+    weights = {"v": random(3, 2, 3, 1), "w": random(4, 3, 3, 3), "scale": random(1, 1, 8, 1)}
+    return make_model(nodes, {"x": (1, 2, 8, 1)}, ["y"], weights)
 
 
 def signal() -> ModelProto:
@@ -120,10 +156,13 @@ MODELS = {
     "fuse_parallel_branches": branches,
     "use_vector_unit": depthwise,
     "fold_space_to_depth": blocks,
+    "turn_products": attention_with_channels_first,
     "lay_out_tokens": attention,
     "sink_transposes": attention,
+    "lay_out_free_tensors": grey,
     "lay_out_matmuls": attention_to_an_image,
     "split_rows": detector,
+    "turn_columns": column,
     "lift_to_2d": signal,
     "fuse_horizontally": module,
     "compose_gathers": shuffle,

@@ -15,7 +15,7 @@ from raptor.mapping.modes.line_streaming import can_stream_product, find_views, 
 from raptor.target.tensor_layout import Image
 from raptor.transforms.lay_out_tokens import lay_out_tokens
 from raptor.transforms.sink_transposes import sink_transposes
-from tests.pipeline import check
+from tests.pipeline import check, chip
 from tests.tiny_models import make_model, node, random
 
 
@@ -50,7 +50,7 @@ def product(graph: Graph) -> Node:
 
 
 def streams(graph: Graph) -> bool:
-    parts = line_channel_ranges(graph, 16)
+    parts = line_channel_ranges(graph, chip((16, 16)))
     return can_stream_product(graph, product(graph), parts, find_views(graph, parts))
 
 

@@ -41,7 +41,7 @@ class LinePipeline:
 
     @classmethod
     def from_graph(cls, graph: Graph, keys: Mapping[str, int]) -> "LinePipeline":
-        """Makes the lines of a graph. `keys`: number of each streamed layer and loaded input."""
+        """Makes the lines of a graph. `keys`: number of each streamed layer, loaded input and gathered tensor."""
         from raptor.mapping.allocation.latency_kernel import LineTable  # compiled code is loaded only where it runs
 
         number = {name: i for i, name in enumerate(graph.inputs)}
@@ -52,7 +52,7 @@ class LinePipeline:
             operands.append([number[name] for name in node.inputs if name in number])
             number[node.output] = len(counts)
             counts.append(graph.tensors[node.output].image.rows)
-            key = filter_key(node) if isinstance(node.operator, Filter) else ""
+            key = filter_key(node) if isinstance(node.operator, Filter) else node.output
             given = max((counts[i] for i in operands[-1]), default=counts[-1])
             rows.append((given, *_needed(node, given, counts[-1]), keys.get(key, -1)))
         columns = np.array(rows, np.int64).reshape(-1, 4).T

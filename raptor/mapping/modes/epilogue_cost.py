@@ -33,7 +33,7 @@ from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import Window
 from raptor.mapping.modes.critical_operand import find_critical_positions
 from raptor.mapping.modes.integer_costs import requantise_ns
-from raptor.mapping.modes.line_streaming import find_views, line_channel_ranges
+from raptor.mapping.modes.line_streaming import find_gathers, find_views, line_channel_ranges
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, best_pixels_per_op, pixel_runs_ns, vector_ns
 
@@ -128,7 +128,7 @@ def _of_views(graph: Graph, arch: Target) -> dict[str, str]:
 
     Such views are materialised where the next layer reads them, also through these functions (`TokenLowering.wanted`).
     """
-    views = find_views(graph, line_channel_ranges(graph, arch.xbar_rows))
+    views = find_views(graph, line_channel_ranges(graph, arch))
     readers = graph.readers()
     found: dict[str, str] = {}
     for node in graph.nodes if views else ():
@@ -147,13 +147,18 @@ def _maps_one(node: Node) -> bool:
 def find_epilogues(graph: Graph, arch: Target) -> dict[str, Epilogue]:
     """Returns the epilogue of each layer, by its key, including operators that run on its cores before it.
 
-    Operators on a model input alone run where the input is loaded; the key is then the name of the input.
+    Operators on a model input alone run where the input is loaded, or its lines are gathered; the key is then the name
+    of the input, or of the result of the gather.
     """
+    gathers = find_gathers(graph, line_channel_ranges(graph, arch))
     owners: dict[str, _Owners] = {name: ((name, graph.tensors[name].image.channels),) for name in graph.inputs}
     at_reader = find_sunk_maps(graph) | _of_views(graph, arch)
     found: defaultdict[str, Epilogue] = defaultdict(Epilogue)
     made = find_critical_positions(graph)
     for node in graph.nodes:
+        if node.output in gathers:
+            owners[node.output] = ((node.output, graph.tensors[node.output].image.channels),)
+            continue
         if isinstance(node.operator, Filter):
             owners[node.output] = ((filter_key(node), graph.tensors[node.output].image.channels),)
             if node.operator.relu:
@@ -165,7 +170,7 @@ def find_epilogues(graph: Graph, arch: Target) -> dict[str, Epilogue]:
             continue
         given = [name for name in node.inputs if name in owners]
         # What a layer has made comes later than an input, and others wait for it.
-        given = [name for name in given if owners[name][0][0] not in graph.inputs] or given
+        given = [name for name in given if owners[name][0][0] not in {*graph.inputs, *gathers}] or given
         if given:
             if isinstance(node.operator, Concat):
                 owners[node.output] = tuple(pair for name in given for pair in owners[name])

@@ -4,7 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
-from raptor.graph.ir import Filter
+import numpy as np
+
+from raptor.graph.ir import Filter, Graph, Move, Node
+from raptor.graph.rearrangement import MoveOrigins
 from raptor.graph.window import Window
 from raptor.mapping.decision import LineGrid
 from raptor.mapping.knobs import (
@@ -16,7 +19,7 @@ from raptor.mapping.knobs import (
 )
 from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue
 from raptor.mapping.modes.integer_costs import with_accumulators
-from raptor.mapping.modes.line_streaming import ChannelRanges, Range, cut_channels
+from raptor.mapping.modes.line_streaming import ChannelRanges, Range, output_ranges
 from raptor.mapping.modes.line_unfolding import (
     BandShape,
     LineBlock,
@@ -41,6 +44,7 @@ from raptor.target.timing import (
     message_ns,
     mvmul_ns,
     vector_element_ns,
+    vector_ns,
 )
 
 WASTEFUL_SHARE = 0.6
@@ -81,6 +85,36 @@ def load_plans(
         )
 
 
+def gather_plans(
+    node: Node, graph: Graph, arch: Target, parts: ChannelRanges, after: Epilogue = NO_EPILOGUE
+) -> Iterator[LayerPlan]:
+    """Yields plans to put together lines from model inputs (`find_gathers`), some columns on each core.
+
+    A core loads all that its columns need of each line of an input at once, if it is dense, and copies it in runs.
+    `parts`: channel ranges of the result. `after`: epilogue of the result.
+    """
+    assert isinstance(node.operator, Move)
+    image, given = graph.tensors[node.output].image, [graph.tensors[name].image for name in node.inputs]
+    sources = node.operator.sources.reshape(image.rows, image.width, image.channels)
+    places = MoveOrigins.from_sources(node.operator.sources, image, given)
+    widths, readers = [high - low for low, high in parts], estimate_input_readers(arch)
+    line = image.width * image.channels
+    message = message_ns(arch, -(-line // readers)) + MESSAGE_OVERHEAD_NS
+    for cols in _splits((0, image.width), arch.usable_cores):
+        port_ns, busiest_ns = 0.0, 0.0
+        for own in cols:
+            read = places.columns_read(own)
+            sizes = [(high - low) * given[t].channels for (t, _), (low, high) in read.items()]
+            port_ns += sum(global_port_ns(arch, size) for size in sizes)
+            moved = sources[:, slice(*own)].reshape(image.rows, -1)
+            runs = image.rows + int(np.count_nonzero(np.diff(moved, axis=1) != 1))
+            copy_ns = runs * (vector_ns(arch, -(-moved.size // runs), 1) + ISSUE_NS)
+            busiest_ns = max(busiest_ns, copy_ns + sum(load_ns(arch, size) for size in sizes))
+        sent_ns = image.rows * (readers / len(cols) + 1) * message
+        core_ns = max(busiest_ns + sent_ns, port_ns) + after.core_ns(1 / len(cols), 1, widths)
+        yield LayerPlan(LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, core_ns)
+
+
 def estimate_input_readers(arch: Target) -> int:
     """Returns an estimate of how many cores read each line of a model input."""
     return min(MOST_INPUT_READERS, max(1, int(arch.usable_cores * INPUT_READER_SHARE)))
@@ -91,7 +125,7 @@ def enumerate_plans(
 ) -> Iterator[LayerPlan]:
     """Yields a plan for every grid of cores that holds the layer, and every shape of its blocks."""
     window = operator.window
-    outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
+    outs = output_ranges(operator, parts, arch)
     for cols in _splits((0, window.out_dims[-1]), arch.usable_cores):
         widest = _widest(cols)
         extras = {
@@ -128,7 +162,7 @@ def enumerate_plans(
 
 def grid_ns(operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, grid: LineGrid) -> float:
     """Returns the work in ns of the busiest core of a grid for a sample, as in `LayerPlan.core_ns`."""
-    outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
+    outs = output_ranges(operator, parts, arch)
     chosen = tuple(tuple(o for o in outs if a <= o[0] < b) for a, b in grid.outs)
     extra = _after_ns(after, operator.window, grid.cols, chosen, len(grid.ins))
     blocks, widest = _busiest(operator.window, parts, arch, grid), _widest(grid.cols)
@@ -157,7 +191,8 @@ def _busiest(window: Window, parts: ChannelRanges, arch: Target, grid: LineGrid)
 
 def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "Iterator[tuple[_Cost, ChannelRanges]]":
     """Yields, for each different core of a grid, its cost and the input ranges that it multiplies."""
-    outs, window = cut_channels(operator.weights.shape[2], arch.xbar_rows), operator.window
+    parts = tuple(part for group in grid.ins for part in group)
+    outs, window = output_ranges(operator, parts, arch), operator.window
     phases = count_bands(window, grid.height, clipped=grid.clipped)
     for group, n in _shares(operator, grid.ins, grid.outs, outs):
         yield _Cost(window, arch, phases, grid.outs, n, extra_ns, 1.0), group

@@ -1,6 +1,8 @@
 """Finds the tensors that stream line by line, and cuts their channels into ranges."""
 
+import math
 from collections.abc import Container, Mapping
+from functools import cache
 from itertools import accumulate
 
 import numpy as np
@@ -19,7 +21,13 @@ from raptor.graph.ir import (
     Softmax,
     Stencil,
 )
-from raptor.graph.streaming_layout import can_stream, is_token_layout
+from raptor.graph.layers import layer_target
+from raptor.graph.rearrangement import MoveOrigins
+from raptor.graph.streaming_layout import MOST_LINES, can_stream, is_token_layout
+from raptor.graph.window import Window
+from raptor.mapping.modes.line_unfolding import pixels_per_block
+from raptor.mapping.modes.window_axis import line_axes, window_axis
+from raptor.target.arch import Target
 
 Range = tuple[int, int]
 ChannelRanges = tuple[Range, ...]
@@ -30,20 +38,48 @@ def cut_channels(channels: int, tile: int) -> ChannelRanges:
     return tuple((first, min(first + tile, channels)) for first in range(0, channels, tile))
 
 
-def line_channel_ranges(graph: Graph, tile: int) -> dict[str, ChannelRanges]:
+SHARE_OF_COLUMNS = 0.9
+"""Share of a core's columns for the blocks inside an image; blocks at its edges have matrices of their own."""
+
+
+def output_ranges(operator: Filter, ins: ChannelRanges, arch: Target) -> ChannelRanges:
+    """Cuts the output channels of a layer into ranges of at most the rows of a crossbar.
+
+    A block of input pixels is multiplied for all output pixels that read it: as many columns as these have channels. If
+    a core has too few for one pixel and all channels of a range, ranges are narrower, so that it holds full blocks.
+    `ins`: channel ranges of the input. `arch`: the target with the widths of the layer.
+    """
+    outs, window, rows = operator.weights.shape[2], operator.window, arch.xbar_rows
+    columns = arch.xbars_per_core * arch.outputs_per_xbar
+    if operator.groups > 1 or window.tap_count == 1 or most_outputs_reading(window, 1) * min(outs, rows) <= columns:
+        return cut_channels(outs, rows)
+    block = most_outputs_reading(window, max(pixels_per_block(part, rows) for part in ins))
+    count = min(outs, max(-(-outs // rows), math.ceil(outs * block / (SHARE_OF_COLUMNS * columns))))
+    return tuple((outs * i // count, outs * (i + 1) // count) for i in range(count))
+
+
+@cache
+def most_outputs_reading(window: Window, pixels: int) -> int:
+    """Returns the largest number of output pixels that read one of `pixels` neighbouring pixels of a line."""
+    along = window_axis(window, -1)
+    sizes = [max(len(axis.outputs_reading((i, i + 1))) for i in range(axis.stride)) for axis in line_axes(window)]
+    return math.prod(sizes) * max(len(along.outputs_reading((i, i + pixels))) for i in range(along.stride))
+
+
+def line_channel_ranges(graph: Graph, arch: Target) -> dict[str, ChannelRanges]:
     """Returns the channel ranges of every streamed tensor.
 
     A concatenation keeps the ranges of its operands, and so does a `Move` of whole channel ranges. Results of products
     of computed tensors and of softmax are one range, since a softmax needs all scores side by side, unless a layer
-    reads them, whose crossbars have only `tile` rows.
+    reads them, whose crossbars have only so many rows.
     """
-    layers = _before_layers(graph)
+    layers, tile = _before_layers(graph), arch.xbar_rows
     parts = {n: cut_channels(graph.tensors[n].image.channels, tile) for n in graph.inputs if _streams(graph, n)}
     for node in graph.nodes:
         if _streams(graph, node.output):
             channels = graph.tensors[node.output].image.channels
             whole = isinstance(node.operator, Dot | Softmax) and node.output not in layers
-            kept = ((0, channels),) if whole else _kept(graph, node, parts)
+            kept = ((0, channels),) if whole else _kept(graph, node, parts, arch)
             parts[node.output] = kept or cut_channels(channels, tile)
     return parts
 
@@ -87,6 +123,27 @@ def _is_view(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], multi
     return (tokens or operand) and all(name in parts for name in node.inputs)
 
 
+def find_gathers(graph: Graph, parts: Mapping[str, ChannelRanges]) -> dict[str, Node]:
+    """Returns the moves of model inputs that get cores of their own, by name of the result.
+
+    Their lines are put together from many lines. The inputs are there from the beginning, so each of some cores can
+    load what its columns need. `parts`: see `line_channel_ranges`.
+    """
+    views, read = find_views(graph, parts), {name for node in graph.nodes for name in node.inputs}
+    return {node.output: node for node in graph.nodes if node.output in read - views and _is_gather(graph, node, parts)}
+
+
+def _is_gather(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges]) -> bool:
+    """True if a move makes lines of many lines of model inputs."""
+    if not isinstance(node.operator, Move) or not parts.keys() >= {*node.inputs, node.output}:
+        return False
+    if not set(graph.inputs).issuperset(node.inputs):
+        return False
+    images = [graph.tensors[name].image for name in node.inputs]
+    places = MoveOrigins.from_sources(node.operator.sources, graph.tensors[node.output].image, images)
+    return places.most_lines() > MOST_LINES
+
+
 def can_stream_product(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], views: Container[str]) -> bool:
     """True if a product of two computed tensors can be computed line by line.
 
@@ -106,8 +163,13 @@ def fits_rows(parts: ChannelRanges, xbar_rows: int) -> bool:
     return all(stop - start <= xbar_rows for start, stop in parts)
 
 
-def _kept(graph: Graph, node: Node, parts: dict[str, ChannelRanges]) -> ChannelRanges | None:
-    """Returns the channel ranges of the operand if the node keeps the channels in place, else None."""
+def _kept(graph: Graph, node: Node, parts: dict[str, ChannelRanges], arch: Target) -> ChannelRanges | None:
+    """Returns the channel ranges of the result that operator and operands determine, else None.
+
+    A node that keeps the channels in place keeps the ranges of its operand.
+    """
+    if isinstance(node.operator, Filter) and node.inputs[0] in parts:
+        return output_ranges(node.operator, parts[node.inputs[0]], layer_target(graph, node, arch))
     if isinstance(node.operator, Concat) and all(name in parts for name in node.inputs):
         return _joined([parts[name] for name in node.inputs])
     if isinstance(node.operator, Move) and all(name in parts for name in node.inputs):

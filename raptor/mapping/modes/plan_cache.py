@@ -40,7 +40,7 @@ def plan_layers(
     `without`: results of layers to skip. `cache`: plans that were made before; new ones are added.
     """
     cache = cache or PlanCache()
-    parts = line_channel_ranges(graph, arch.xbar_rows)
+    parts = line_channel_ranges(graph, arch)
     after = find_epilogues(graph, arch)
     found: dict[str, list[LayerPlan]] = {}
     for node in graph.nodes:

@@ -260,7 +260,7 @@ class ChipPipeline:
         A graph with attentions is cut only before the layers of an attention; elsewhere more tensors would wait or
         pass through.
         """
-        parts, rows = line_channel_ranges(self.graph, self.arch.xbar_rows), self.arch.xbar_rows
+        parts, rows = line_channel_ranges(self.graph, self.arch), self.arch.xbar_rows
 
         def alone(name: str) -> object:
             image = self.graph.tensors[name].image

@@ -91,7 +91,7 @@ class _Exchange:
     seen: set[tuple[object, ...]] = field(default_factory=set[tuple[object, ...]])
 
     def __post_init__(self) -> None:
-        self.parts = line_channel_ranges(self.graph, self.arch.xbar_rows)
+        self.parts = line_channel_ranges(self.graph, self.arch)
         self.born = find_critical_positions(self.graph)
         self.bytes = np.zeros((self.arch.core_count + 1, self.arch.core_count + 1))
 

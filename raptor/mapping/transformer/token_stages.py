@@ -20,7 +20,7 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> To
 
     `extra_ns`: time of the epilogue of each layer.
     """
-    parts, constants = line_channel_ranges(graph, arch.xbar_rows), count_epilogue_constants(graph)
+    parts, constants = line_channel_ranges(graph, arch), count_epilogue_constants(graph)
     views = find_views(graph, parts)
     found = _Finding()
     behind: set[str] = set()

@@ -27,6 +27,7 @@ from raptor.graph.ir import (
     Stencil,
 )
 from raptor.graph.layers import filter_key
+from raptor.graph.rearrangement import MoveOrigins
 from raptor.graph.streaming_layout import MOST_LINES, is_token_layout
 from raptor.graph.window import Window, WindowTable
 from raptor.mapping.decision import FullyConnected, LineUnfolding
@@ -37,7 +38,7 @@ from raptor.spatial.ir import TensorPart
 from raptor.spatial.lowering.cell_grid import CellGrid, LineCell, MadeCells, cell_name, ranges_overlap, runs_out_of_tile
 from raptor.spatial.lowering.dense_layer import DenseLayer, TileSlice
 from raptor.spatial.lowering.line_layer import LineLayer
-from raptor.spatial.lowering.line_moves import LineMove, MoveOrigins
+from raptor.spatial.lowering.line_moves import LineMove
 from raptor.spatial.lowering.line_pools import GlobalPool, is_global_pool, split_pool
 from raptor.spatial.lowering.line_windows import (
     LineStencil,
@@ -375,7 +376,9 @@ class LineLowering(StreamedLines):
         return streamed and any(name in self.grids for name in node.inputs)
 
     def moves_lines(self, node: Node, operator: Move) -> bool:
-        """True if a rearrangement can work line by line: each result line reads few input lines."""
+        """True if a rearrangement can work line by line: it has cores, or each result line reads few input lines."""
+        if node.output in self.flow.loaders:
+            return True
         return self.has_lines(node) and self.places(node, operator).most_lines() <= MOST_LINES
 
     def places(self, node: Node, operator: Move) -> MoveOrigins:
@@ -389,7 +392,8 @@ class LineLowering(StreamedLines):
         on_cores = [self.residency.core_of(grid.lines[0][0][0].tile) is not None for grid in grids]
         lead = max(range(len(grids)), key=lambda t: (on_cores[t], self.born[node.inputs[t]]))
         parts, places = self.parts_of[node.output], self.places(node, operator)
-        moved = LineMove(node, self.element(node.output), parts, places, grids, lead)
+        gatherers = self.flow.loaders.get(node.output, ())
+        moved = LineMove(node, self.element(node.output), parts, places, grids, lead, gatherers)
         grid = moved.lower(self.emit, partial(self.line_on, node), self.residency.core_of)
         self.bind_grid(node.output, node.name, grid)
 

@@ -4,14 +4,15 @@ A line is gathered on a core that holds the operand that is ready last. Whole pi
 channels are needed: a slightly longer message takes less time than packing elements on a core.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.ir import Indices, Node
+from raptor.graph.ir import Node
+from raptor.graph.rearrangement import MoveOrigins
 from raptor.graph.run_encoding import find_runs
 from raptor.mapping.modes.line_streaming import ChannelRanges, Range
 from raptor.spatial.compute_op import Compute
@@ -20,7 +21,6 @@ from raptor.spatial.lowering.tile_residency import EmitCompute
 from raptor.spatial.operations import Move
 from raptor.spatial.tiles import Tile
 from raptor.target.chip_elements import ElementType
-from raptor.target.tensor_layout import Image
 
 Ints = npt.NDArray[np.int64]
 
@@ -29,41 +29,12 @@ CellOnCore = Callable[[str, int, int, Range, int], LineCell]
 
 
 @dataclass(frozen=True, slots=True)
-class MoveOrigins:
-    """The origin of each result element of a `Move`, as arrays [rows, width, channels] of the result.
-
-    tensor: number of the operand; -1 for zero. line, col, channel: coordinates in the operand.
-    """
-
-    tensor: Ints
-    line: Ints
-    col: Ints
-    channel: Ints
-
-    @classmethod
-    def from_sources(cls, sources: Indices, result: Image, operands: Sequence[Image]) -> "MoveOrigins":
-        """Converts flat source indices of a `Move` to coordinates. `operands`: the images of the operands."""
-        wanted = sources.reshape(result.rows, result.width, result.channels)
-        firsts = np.cumsum([0, *(image.elements for image in operands)])
-        tensor = np.where(wanted < 0, -1, np.searchsorted(firsts, wanted, side="right") - 1)
-        channels = np.array([*(image.channels for image in operands), 1])
-        width = np.array([*(image.width for image in operands), 1])
-        pixel, channel = np.divmod(wanted - firsts[tensor], channels[tensor])
-        line, col = np.divmod(pixel, width[tensor])
-        return cls(tensor, line, col, channel)
-
-    def most_lines(self) -> int:
-        """Returns the largest number of distinct input lines that one result line reads."""
-        key = np.where(self.tensor < 0, -1, self.tensor * (int(self.line.max()) + 1) + self.line)
-        return max(len(np.unique(line[line >= 0])) for line in key)
-
-
-@dataclass(frozen=True, slots=True)
 class LineMove:
     """A `Move` that is lowered line by line.
 
     element: element type of the result. parts: channel ranges of the result. operands: the lines of each operand. lead:
-    number of the operand on whose cores the lines are gathered.
+    number of the operand on whose cores the lines are gathered. gatherers: column ranges of the result and the core
+    that gathers each from model inputs; empty if the cores of the leading operand do. loaded: see `columns_loaded`.
     """
 
     node: Node
@@ -72,6 +43,10 @@ class LineMove:
     places: MoveOrigins
     operands: tuple[CellGrid, ...]
     lead: int
+    gatherers: Sequence[tuple[Range, int]] = ()
+    loaded: dict[Range, Mapping[tuple[int, int], Range]] = field(
+        default_factory=dict[Range, Mapping[tuple[int, int], Range]]
+    )
 
     def lower(self, emit: EmitCompute, on_core: CellOnCore, core_of: Callable[[Tile], int | None]) -> CellGrid:
         """Emits the lines, and returns them. A result line that equals an operand line reuses its cells.
@@ -79,16 +54,15 @@ class LineMove:
         If several result lines are equal, only the first one reuses the cells and the others are copies: pixels of
         lines under a window need distinct storage.
         """
-        segments = self.segments()
+        gathered, segments = dict(self.gatherers), self.segments()
         lines: list[tuple[tuple[LineCell, ...], ...]] = []
         above: set[tuple[LineCell, ...]] = set()
         for y in range(len(self.places.tensor)):
             line: list[tuple[LineCell, ...]] = []
             for p in range(len(self.parts)):
-                made = (
-                    self.cell(emit, on_core, (y, p), cols, core_of(self.near(y, p, cols)) or 0) for cols in segments
-                )
-                same = self.same(y, p)
+                cores = (gathered[c] if gathered else core_of(self.near(y, p, c)) or 0 for c in segments)
+                made = (self.cell(emit, on_core, (y, p), c, core) for c, core in zip(segments, cores, strict=True))
+                same = None if gathered else self.same(y, p)
                 line.append(tuple(made) if same is None or same in above else same)
             lines.append(tuple(line))
             above.update(line)
@@ -121,7 +95,9 @@ class LineMove:
         return t, int(self.places.line[y, x, c]), int(np.searchsorted(ends, channel, side="right"))
 
     def segments(self) -> list[Range]:
-        """Cuts the columns of the result where the elements of the leading operand come from another cell."""
+        """Cuts the columns of the result: for the gatherers, or where the leading operand is in another cell."""
+        if self.gatherers:
+            return [cols for cols, _ in self.gatherers]
         cells = self.operands[self.lead].lines[0][0]
         ends = np.array([cell.cols[1] for cell in cells])
         read: Ints = np.where(self.places.tensor == self.lead, self.places.col, ends[-1]).min(axis=(0, 2))
@@ -142,6 +118,14 @@ class LineMove:
         t, line, q = self.find_origin(y, cols[0] + x, self.parts[p][0] + c)
         return next(cell.tile for cell in self.operands[t].lines[line][q] if col[x, c] < cell.cols[1])
 
+    def columns_loaded(self, cols: Range) -> Mapping[tuple[int, int], Range]:
+        """Returns the columns of operand lines that a gatherer loads at once, for all lines of the result."""
+        if not self.gatherers:
+            return {}
+        if cols not in self.loaded:
+            self.loaded[cols] = self.places.columns_read(cols)
+        return self.loaded[cols]
+
     def cell(self, emit: EmitCompute, on_core: CellOnCore, at: tuple[int, int], cols: Range, core: int) -> LineCell:
         """Emits the `Move` that gathers a cell on a core. `at`: line and channel range number."""
         tensor, line, col, channel = (found.reshape(-1) for found in self.found(*at, cols))
@@ -155,7 +139,8 @@ class LineMove:
             if t < 0:
                 continue
             own = (tensor == t) & (line == y) & (part == q)
-            given = on_core(self.node.inputs[t], y, q, (int(col[own].min()), int(col[own].max()) + 1), core)
+            read = int(col[own].min()), int(col[own].max()) + 1
+            given = on_core(self.node.inputs[t], y, q, self.columns_loaded(cols).get((t, y), read), core)
             low, high = self.operands[t].parts[q]
             where[own] = len(sources)
             offset[own] = (col[own] - given.cols[0]) * (high - low) + channel[own] - low

@@ -55,7 +55,7 @@ class StreamedLines(TileLowering):
     at_reader: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
-        self.parts_of = line_channel_ranges(self.graph, self.flow.xbar[0])
+        self.parts_of = line_channel_ranges(self.graph, self.arch)
         self.at_reader = find_sunk_maps(self.graph)
         self.born = find_critical_positions(self.graph)
         for node in self.graph.nodes:

@@ -25,12 +25,16 @@ DEEP = conv_model((1, 40, 4, 5), 20, pads=(1, 1, 1, 1))
 NARROW = conv_model((1, 1, 9, 4), 5, pads=(1, 1, 1, 1))
 """A model whose lines are so narrow that several are multiplied together."""
 CUT = make_model(
-    [node("Transpose", "x", "t", perm=[0, 1, 3, 2]), node("Conv", "t w", "y", name="conv", pads=[1, 1, 1, 1])],
+    [
+        node("Tanh", "x", "s"),
+        node("Transpose", "s", "t", perm=[0, 1, 3, 2]),
+        node("Conv", "t w", "y", name="conv", pads=[1, 1, 1, 1]),
+    ],
     {"x": (1, 20, 5, 6)},
     ["y"],
     {"w": random(8, 20, 3, 3)},
 )
-"""A model whose input is a tensor of all rows that is cut into lines."""
+"""A model with a layer whose input is a tensor of all rows that is cut into lines."""
 UP = make_model(
     [node("ConvTranspose", "x w", "y", name="conv", strides=[2, 3], pads=[1, 1, 0, 1])],
     {"x": (1, 6, 5, 7)},

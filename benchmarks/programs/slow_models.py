@@ -1,0 +1,475 @@
+"""Small models of kinds that an image network does not have, for `benchmarks/programs/slow_kinds.py`: `KINDS`.
+
+Each was slow once: work that has only one core, or a core that sends to many. Weights are random, and always the same.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+from onnx import ModelProto, TensorProto
+
+from benchmarks.programs.block_models import BlockBuilder
+
+Build = Callable[[BlockBuilder], str]
+"""Adds a model to a builder. Returns the name of its output."""
+
+
+def build_model(name: str) -> ModelProto:
+    """Returns the model of this name. Raises `KeyError` for another."""
+    builder = BlockBuilder()
+    return builder.finish(name, MODELS[name](builder))
+
+
+# Layers ---------------------------------------------------------------------------------------------------------------
+
+
+def layer(b: BlockBuilder, x: str, inputs: int, outputs: int, *kernel: int, stride: int = 1, dilation: int = 1) -> str:
+    """Adds a convolution with a bias, padded so that a stride of 1 keeps the size."""
+    around = [(size - 1) * dilation for size in kernel]
+    each = len(kernel)
+    return b.op(
+        "Conv",
+        x,
+        b.weights(outputs, inputs, *kernel),
+        b.weights(outputs),
+        kernel_shape=kernel,
+        pads=[size // 2 for size in around] + [-(-size // 2) for size in around],
+        strides=[stride] * each,
+        dilations=[dilation] * each,
+    )
+
+
+def layers(b: BlockBuilder, x: str, channels: Sequence[int], *kernel: int, stride: int = 1, pool: int = 1) -> str:
+    """Adds convolutions from channels to channels, each with a ReLU, all but the first behind a pool of this size."""
+    for i, (inputs, outputs) in enumerate(pairwise(channels)):
+        if i and pool > 1:
+            shape = [pool if size > 1 else 1 for size in kernel]
+            x = b.op("MaxPool", x, kernel_shape=shape, strides=shape)
+        x = b.op("Relu", layer(b, x, inputs, outputs, *kernel, stride=stride))
+    return x
+
+
+def dense(b: BlockBuilder, x: str, inputs: int, outputs: int) -> str:
+    """Adds a layer over the last axis with a bias."""
+    return b.op("Add", b.linear(x, inputs, outputs), b.weights(outputs))
+
+
+def cut(b: BlockBuilder, x: str, start: int, stop: int, axis: int, step: int = 1) -> str:
+    return b.op("Slice", x, b.ints(start), b.ints(stop), b.ints(axis), b.ints(step))
+
+
+# Inputs behind a move -------------------------------------------------------------------------------------------------
+
+
+def classify(b: BlockBuilder, x: str, inputs: int) -> str:
+    """Adds a small classifier of images, most of whose time is the input."""
+    return b.op("GlobalAveragePool", layers(b, x, (inputs, 16, 32), 3, 3, stride=2))
+
+
+def image_unsqueezed(b: BlockBuilder, channels: int, side: int) -> str:
+    return classify(b, b.op("Unsqueeze", b.input("x", channels, side, side), b.ints(0)), channels)
+
+
+def image_turned(b: BlockBuilder, shape: Sequence[int], perm: Sequence[int]) -> str:
+    turned = b.op("Transpose", b.input("x", *shape), perm=perm)
+    return classify(b, turned, shape[perm[1]])
+
+
+def image_of_a_vector(b: BlockBuilder) -> str:
+    """Pixels as a table in a file: a row for each image."""
+    return classify(b, b.op("Reshape", b.input("x", 1, 3 * 96 * 96), b.ints(1, 3, 96, 96)), 3)
+
+
+def spectrogram(b: BlockBuilder) -> str:
+    """Frames of a spectrogram, [frames, bands], as an image of bands x frames."""
+    turned = b.op("Transpose", b.input("x", 1, 200, 80), perm=[0, 2, 1])
+    return classify(b, b.op("Unsqueeze", turned, b.ints(1)), 1)
+
+
+def signal_unsqueezed(b: BlockBuilder) -> str:
+    x = b.op("Unsqueeze", b.input("x", 1, 4096), b.ints(1))
+    return layers(b, x, (1, 16, 32, 32), 8, stride=2)
+
+
+# Work without a layer -------------------------------------------------------------------------------------------------
+
+
+def frames(b: BlockBuilder, count: int, size: int, hop: int) -> str:
+    """An energy of overlapping frames of a signal, by element."""
+    index = np.arange(count)[:, None] * hop + np.arange(size)
+    x = b.op("Gather", b.input("x", 1, (count - 1) * hop + size), b.const(index), axis=1)
+    x = b.op("Mul", x, b.floats(np.hanning(size)))
+    x = b.op("Tanh", b.op("Mul", x, x))
+    return b.op("Sqrt", b.op("Add", x, b.floats(1)))
+
+
+def magnitude(b: BlockBuilder, *shape: int) -> str:
+    """Real and imaginary parts side by side, [..., 2]."""
+    x, axis = b.input("x", *shape, 2), len(shape)
+    parts = (b.op("Gather", x, b.const(np.array(i)), axis=axis) for i in (0, 1))
+    return b.op("Sqrt", b.op("Add", *(b.op("Mul", part, part) for part in parts)))
+
+
+def rotated_halves(b: BlockBuilder) -> str:
+    """A rotation of the halves of each row by the angles of a second input."""
+    x, angle = b.input("x", 1, 128, 64), b.input("angle", 1, 128, 32)
+    first, second = (cut(b, x, i, i + 32, 2) for i in (0, 32))
+    cosine, sine = b.op("Cos", angle), b.op("Sin", angle)
+    turned = b.op("Sub", b.op("Mul", first, cosine), b.op("Mul", second, sine))
+    other = b.op("Add", b.op("Mul", first, sine), b.op("Mul", second, cosine))
+    return b.op("Concat", turned, other, axis=2)
+
+
+def signal_cut(b: BlockBuilder) -> str:
+    """A part of a signal, and a part of the transposed result."""
+    x = b.op("Unsqueeze", cut(b, b.input("x", 1, 5000), 100, 4196, 1), b.ints(1))
+    x = layers(b, x, (1, 16, 32, 32), 8, stride=2)
+    return cut(b, b.op("Transpose", x, perm=[0, 2, 1]), 3, 500, 1)
+
+
+def signal_masked(b: BlockBuilder) -> str:
+    """A signal times a mask that is made of it."""
+    x = b.input("x", 1, 1, 4096)
+    mask = b.op("Sigmoid", layer(b, layers(b, x, (1, 16), 16), 16, 1, 16))
+    return cut(b, b.op("Squeeze", b.op("Mul", x, mask), b.ints(1)), 48, 4048, 1)
+
+
+# Signals and sequences ------------------------------------------------------------------------------------------------
+
+
+def signal(
+    b: BlockBuilder, length: int, channels: Sequence[int], kernel: int, *, stride: int = 1, pool: int = 1
+) -> str:
+    """A signal of any length."""
+    return layers(b, b.input("x", 1, channels[0], length), channels, kernel, stride=stride, pool=pool)
+
+
+def sequence(b: BlockBuilder, length: int, channels: Sequence[int], kernel: int, *, pool: int = 1) -> str:
+    """An image of one column: a sequence, as it is written for networks of images."""
+    return layers(b, b.input("x", 1, channels[0], length, 1), channels, kernel, 1, pool=pool)
+
+
+def residual_sequence(b: BlockBuilder) -> str:
+    x = layers(b, b.input("x", 1, 1, 512, 1), (1, 32), 9, 1)
+    for _ in range(2):
+        x = b.op("Relu", b.op("Add", x, layer(b, layers(b, x, (32, 32), 5, 1), 32, 32, 5, 1)))
+    return x
+
+
+def wide_kernel(b: BlockBuilder, size: Sequence[int], kernel: Sequence[int]) -> str:
+    """A layer of more kernel positions than a core has room for, 32 to 128 channels, between small ones."""
+    small = [3] * len(size)
+    x = layers(b, b.input("x", 1, 4, *size), (4, 32), *small)
+    return layers(b, layers(b, x, (32, 128), *kernel), (128, 32), *small)
+
+
+# Attention ------------------------------------------------------------------------------------------------------------
+
+
+def attention(b: BlockBuilder, queries: int, keys: int, channels: int, heads: int) -> str:
+    """Queries of one input to keys and values of another, or of the same if there are as many."""
+    given = b.input("x", 1, keys, channels)
+    asked = given if queries == keys else b.input("q", 1, queries, channels)
+    size = channels // heads
+    q = b.heads(dense(b, asked, channels, channels), queries, heads, size, [0, 2, 1, 3])
+    k = b.heads(dense(b, given, channels, channels), keys, heads, size, [0, 2, 3, 1])
+    v = b.heads(dense(b, given, channels, channels), keys, heads, size, [0, 2, 1, 3])
+    scores = b.op("Softmax", b.op("Mul", b.op("MatMul", q, k), b.floats(size**-0.5)), axis=-1)
+    found = b.op("Transpose", b.op("MatMul", scores, v), perm=[0, 2, 1, 3])
+    return dense(b, b.op("Reshape", found, b.ints(1, queries, channels)), channels, channels)
+
+
+def attention_of_an_image(b: BlockBuilder, side: int, channels: int) -> str:
+    """Channels first, as detectors write it: the values times the transposed scores."""
+    x = layers(b, b.input("x", 1, channels, side, side), (channels, channels), 3, 3)
+    tokens = b.op("Reshape", layer(b, x, channels, 2 * channels, 1, 1), b.ints(1, 2, channels, side * side))
+    q, k, v = b.ops(3, "Split", tokens, b.ints(channels // 4, channels // 4, channels // 2), axis=2)
+    scores = b.op("MatMul", b.op("Transpose", q, perm=[0, 1, 3, 2]), k)
+    scores = b.op("Softmax", b.op("Mul", scores, b.floats((channels // 4) ** -0.5)), axis=-1)
+    y = b.op("MatMul", v, b.op("Transpose", scores, perm=[0, 1, 3, 2]))
+    y = layer(b, b.op("Reshape", y, b.ints(1, channels, side, side)), channels, channels, 1, 1)
+    return layers(b, b.op("Add", x, y), (channels, channels), 3, 3)
+
+
+def attention_of_a_signal(b: BlockBuilder, length: int, channels: int) -> str:
+    """Channels first, with scores of keys x queries: a softmax over the keys, which are the first axis."""
+    x = layers(b, b.input("x", 1, 8, length), (8, channels), 5)
+    q, k, v = (layer(b, x, channels, channels, 1) for _ in range(3))
+    scores = b.op("MatMul", b.op("Transpose", k, perm=[0, 2, 1]), q)
+    scores = b.op("Softmax", b.op("Mul", scores, b.floats(channels**-0.5)), axis=1)
+    return b.op("Add", x, layer(b, b.op("MatMul", v, scores), channels, channels, 1))
+
+
+# Vectors --------------------------------------------------------------------------------------------------------------
+
+
+def vector_chain(b: BlockBuilder, *shape: int) -> str:
+    x, y = b.input("x", *shape), b.input("y", *shape)
+    for _ in range(4):
+        x = b.op("Tanh", b.op("Add", b.op("Mul", x, y), b.op("Sub", y, x)))
+    return x
+
+
+def vector_gates(b: BlockBuilder) -> str:
+    """Halves of a vector, one of which opens the other, again and again."""
+    x = b.input("x", 1, 16384)
+    for length in (16384, 8192, 4096):
+        value, gate = (cut(b, x, i, i + length // 2, 1) for i in (0, length // 2))
+        x = b.op("Mul", b.op("Tanh", value), b.op("Sigmoid", gate))
+    return x
+
+
+def power_flow(b: BlockBuilder, buses: int, branches: int) -> str:
+    """Flows on the branches of a grid from voltages and angles of its buses, and what they sum to at each bus."""
+    ends = np.random.default_rng(0).integers(0, buses, (2, branches))
+    x = b.input("x", 1, 2 * buses)
+    voltage, angle = (cut(b, x, i * buses, (i + 1) * buses, 1) for i in (0, 1))
+    v_from, v_to, a_from, a_to = (
+        b.op("Gather", each, b.const(index), axis=1) for each in (voltage, angle) for index in ends
+    )
+    turn = b.op("Sub", a_from, a_to)
+    product = b.op("Mul", v_from, v_to)
+    waves = (b.op("Mul", b.weights(1, branches), b.op(wave, turn)) for wave in ("Cos", "Sin"))
+    flow = b.op("Mul", product, b.op("Add", *waves))
+    incidence = (ends[0][:, None] == np.arange(buses)).astype(np.float32) - (ends[1][:, None] == np.arange(buses))
+    return b.op("Tanh", b.op("MatMul", flow, b.floats(incidence)))
+
+
+def dense_chain(b: BlockBuilder) -> str:
+    """Layers of a vector with element-wise functions between them."""
+    x = b.input("x", 1, 512)
+    for _ in range(3):
+        x = b.op("Add", x, b.op("Mul", b.op("Tanh", dense(b, x, 512, 512)), b.op("Sigmoid", x)))
+    return x
+
+
+def dense_rows(b: BlockBuilder, rows: int, width: int) -> str:
+    """Rows of a table through small layers, with products between elements."""
+    x = b.input("x", rows, 16)
+    first, second = (b.op("Relu", dense(b, x, 16, width)) for _ in range(2))
+    for _ in range(3):
+        y = b.op("Mul", b.op("Tanh", first), b.op("Sigmoid", second))
+        first, second = b.op("Relu", dense(b, y, width, width)), b.op("Add", second, b.op("Mul", y, y))
+    return b.op("Sub", first, second)
+
+
+# Recurrent layers beside convolutions ---------------------------------------------------------------------------------
+
+
+def recurrent(b: BlockBuilder, x: str, kind: str, inputs: int, width: int, directions: int = 1) -> str:
+    """Adds a recurrent layer over [steps, 1, inputs]. Returns [steps, 1, directions x width]."""
+    gates = {"LSTM": 4, "GRU": 3}[kind] * width
+    weights = b.weights(directions, gates, inputs), b.weights(directions, gates, width)
+    direction = "bidirectional" if directions == 2 else "forward"
+    y, *_ = b.ops(1, kind, x, *weights, b.weights(directions, 2 * gates), hidden_size=width, direction=direction)
+    return b.op("Reshape", b.op("Transpose", y, perm=[0, 2, 1, 3]), b.ints(0, 1, directions * width))
+
+
+def recurrent_signal(b: BlockBuilder, kind: str, steps: int, width: int, *, directions: int = 1, count: int = 1) -> str:
+    """Two convolutions with strides, recurrent layers, a layer for each step."""
+    x, inputs = layers(b, b.input("x", 1, 8, 4 * steps), (8, 32, 64), 9, stride=2), 64
+    x = b.op("Transpose", x, perm=[2, 0, 1])
+    for _ in range(count):
+        x, inputs = recurrent(b, x, kind, inputs, width, directions), directions * width
+    return dense(b, x, inputs, 16)
+
+
+def recurrent_image(b: BlockBuilder, steps: int, width: int) -> str:
+    """A reader of text: columns of an image as steps, in two directions."""
+    x = layers(b, b.input("x", 1, 1, 16, 4 * steps), (1, 16, 32), 3, 3, stride=2)
+    x = b.op("Conv", x, b.weights(64, 32, 4, 1))
+    x = b.op("Transpose", b.op("Squeeze", x, b.ints(2)), perm=[2, 0, 1])
+    return dense(b, recurrent(b, x, "LSTM", 64, width, 2), 2 * width, 32)
+
+
+# One source with many readers -----------------------------------------------------------------------------------------
+
+
+def characters(b: BlockBuilder, length: int, kernels: Sequence[int], outputs: int = 64) -> str:
+    """Rows of a table by index, read by convolutions of several widths side by side."""
+    rows = b.op("Gather", b.weights(180, 32), b.input("ids", 1, length, element=TensorProto.INT64))
+    x = b.op("Transpose", rows, perm=[0, 2, 1])
+    found = b.op("Concat", *(b.op("Relu", layer(b, x, 32, outputs, kernel)) for kernel in kernels), axis=1)
+    return dense(b, b.op("Flatten", found), outputs * len(kernels) * length, 32)
+
+
+def sentence(b: BlockBuilder) -> str:
+    """Words by index, convolutions of three widths, the largest value of each channel."""
+    rows = b.op("Gather", b.weights(500, 48), b.input("ids", 1, 64, element=TensorProto.INT64))
+    x = b.op("Transpose", rows, perm=[0, 2, 1])
+    found = [b.op("GlobalMaxPool", b.op("Relu", layer(b, x, 48, 100, kernel))) for kernel in (3, 4, 5)]
+    return dense(b, b.op("Flatten", b.op("Concat", *found, axis=1)), 300, 8)
+
+
+def branches_of_an_image(b: BlockBuilder) -> str:
+    """A small convolution read by eight larger ones."""
+    x = layers(b, b.input("x", 1, 3, 24, 48), (3, 16), 3, 3)
+    found = [b.op("Relu", layer(b, x, 16, 32, size, size)) for size in (1, 3, 5, 3, 1, 5, 3, 7)]
+    return b.op("GlobalAveragePool", b.op("Concat", *found, axis=1))
+
+
+def small_then_large(b: BlockBuilder, lines: int, columns: int, outputs: int, kernel: int) -> str:
+    """A layer with one input channel feeds a layer with far more work."""
+    x = layers(b, b.input("x", 1, 1, lines, columns), (1, 32), 5, 5)
+    return b.op("GlobalAveragePool", layers(b, x, (32, outputs), kernel, kernel))
+
+
+def narrowing_signal(b: BlockBuilder, length: int, channels: Sequence[int]) -> str:
+    """More channels and fewer pixels in each layer: each core sends to more of the next."""
+    return b.op("GlobalAveragePool", signal(b, length, channels, 9, stride=2))
+
+
+def staged_signal(b: BlockBuilder) -> str:
+    """Eleven layers in five stages, pooled between them."""
+    x = layers(b, b.input("x", 1, 1, 4000), (1, 32), 9, stride=2)
+    for channels in ((32, 64, 64), (64, 64, 64), (64, 128, 128, 128), (128, 256, 256, 256)):
+        x = layers(b, b.op("MaxPool", x, kernel_shape=[4], strides=[4]), channels, 9)
+    return b.op("GlobalAveragePool", x)
+
+
+def dilated_signal(b: BlockBuilder, length: int) -> str:
+    """Dilations from 1 to 128: each core sends to many of the next layer."""
+    x, inputs = b.input("x", 1, 16, length), 16
+    for i in range(8):
+        x, inputs = b.op("Relu", layer(b, x, inputs, 32, 9, dilation=2**i)), 32
+    return b.op("GlobalAveragePool", x)
+
+
+# Other operators ------------------------------------------------------------------------------------------------------
+
+
+def strided_slices(b: BlockBuilder, side: int, axes: Sequence[int]) -> str:
+    """Pairs of neighbours inside a network, by slices with a step of 2."""
+    x = layers(b, b.input("x", 1, 8, side, side), (8, 16), 3, 3)
+    for axis in axes:
+        parts = (cut(b, x, i, side, axis, 2) for i in (0, 1))
+        x = b.op("Add", *(b.op("Mul", part, part) for part in parts))
+    return layer(b, x, 16, 16, 3, 3)
+
+
+def fourier(b: BlockBuilder, images: int, side: int) -> str:
+    """The power of a Fourier transform of rows and columns, as products with matrices."""
+    turn = 2 * np.pi * np.outer(np.arange(side), np.arange(side)) / side
+    cosine, sine = b.floats(np.cos(turn)), b.floats(-np.sin(turn))
+    x = b.input("x", images, side, side)
+    re, im = (b.op("Transpose", b.op("MatMul", x, wave), perm=[0, 2, 1]) for wave in (cosine, sine))
+    real = b.op("Sub", b.op("MatMul", re, cosine), b.op("MatMul", im, sine))
+    imaginary = b.op("Add", b.op("MatMul", re, sine), b.op("MatMul", im, cosine))
+    return b.op("Add", b.op("Mul", real, real), b.op("Mul", imaginary, imaginary))
+
+
+def instance_norms(b: BlockBuilder, size: Sequence[int], channels: Sequence[int]) -> str:
+    """Convolutions, each but the last with an instance norm."""
+    kernel, x = [3] * len(size), b.input("x", 1, channels[0], *size)
+    for inputs, outputs in pairwise(channels):
+        x = layer(b, x, inputs, outputs, *kernel)
+        x = b.op("Relu", b.op("InstanceNormalization", x, b.weights(outputs), b.weights(outputs)))
+    return layer(b, x, channels[-1], 3, *kernel)
+
+
+def binarised(b: BlockBuilder, side: int, channels: int, count: int) -> str:
+    """Layers that see only the signs of their inputs, with a way around each."""
+    x = b.input("x", 1, channels, side, side)
+    for _ in range(count):
+        x = b.op("Add", layer(b, b.op("Sign", x), channels, channels, 3, 3), x)
+    return x
+
+
+def joined_zeros(b: BlockBuilder, side: int, stages: int) -> str:
+    """Residual blocks whose way around gets channels of zeros, as ResNets for small images have them."""
+    x, channels = layers(b, b.input("x", 1, 3, side, side), (3, 16), 3, 3), 16
+    for _ in range(stages):
+        y = b.op("Relu", layer(b, x, channels, 2 * channels, 3, 3, stride=2))
+        y = layer(b, y, 2 * channels, 2 * channels, 3, 3)
+        x = b.op("AveragePool", x, kernel_shape=[1, 1], strides=[2, 2])
+        x = b.op("Relu", b.op("Add", y, b.op("Concat", x, b.op("Mul", x, b.floats(0)), axis=1)))
+        channels *= 2
+    return x
+
+
+KINDS: Mapping[str, Mapping[str, Build]] = {
+    "input behind a move": {
+        "image_unsqueezed": partial(image_unsqueezed, channels=3, side=128),
+        "image_grey": partial(image_unsqueezed, channels=1, side=112),
+        "image_last_axis": partial(image_turned, shape=(1, 128, 128, 1), perm=(0, 3, 1, 2)),
+        "image_turned": partial(image_turned, shape=(1, 3, 128, 128), perm=(0, 1, 3, 2)),
+        "image_rotated": partial(image_turned, shape=(1, 64, 96, 3), perm=(0, 3, 2, 1)),
+        "image_of_a_vector": image_of_a_vector,
+        "spectrogram": spectrogram,
+        "signal_unsqueezed": signal_unsqueezed,
+    },
+    "no layer": {
+        "frames": partial(frames, count=126, size=64, hop=32),
+        "frames_long": partial(frames, count=40, size=400, hop=160),
+        "magnitude": lambda b: magnitude(b, 1, 64, 64),
+        "magnitude_bands": lambda b: magnitude(b, 1, 257, 40),
+        "rotated_halves": rotated_halves,
+        "signal_cut": signal_cut,
+        "signal_masked": signal_masked,
+    },
+    "one column": {
+        "sequence": partial(sequence, length=256, channels=(8, 32, 32, 32), kernel=5),
+        "sequence_pooled": partial(sequence, length=1024, channels=(1, 16, 32, 64), kernel=9, pool=4),
+        "sequence_residual": residual_sequence,
+    },
+    "long signal, wide kernel": {
+        "signal_9000": partial(signal, length=9000, channels=(1, 16, 32, 32, 32), kernel=9),
+        "signal_8240": partial(signal, length=8240, channels=(1, 32), kernel=25, stride=4),
+        "signal_20000": partial(signal, length=20_000, channels=(1, 8, 16, 32), kernel=16, stride=4),
+        "signal_pooled": partial(signal, length=10_000, channels=(2, 16, 32, 64), kernel=7, pool=4),
+        "wide_kernel": partial(wide_kernel, size=(1000,), kernel=(80,)),
+        "wide_kernel_image": partial(wide_kernel, size=(20, 24), kernel=(11, 11)),
+    },
+    "attention": {
+        "attention": partial(attention, queries=400, keys=400, channels=64, heads=2),
+        "attention_heads": partial(attention, queries=96, keys=96, channels=128, heads=16),
+        "attention_cross": partial(attention, queries=20, keys=400, channels=64, heads=1),
+        "attention_few": partial(attention, queries=4, keys=256, channels=96, heads=4),
+        "attention_image": partial(attention_of_an_image, side=20, channels=64),
+        "attention_small_image": partial(attention_of_an_image, side=8, channels=128),
+        "attention_signal": partial(attention_of_a_signal, length=192, channels=32),
+    },
+    "vectors": {
+        "vector_chain": lambda b: vector_chain(b, 1, 16384),
+        "vector_chain_odd": lambda b: vector_chain(b, 1, 9000),
+        "vector_gates": vector_gates,
+        "power_flow": partial(power_flow, buses=300, branches=1200),
+        "dense_chain": dense_chain,
+        "dense_rows": partial(dense_rows, rows=256, width=32),
+    },
+    "recurrent beside convolutions": {
+        "conv_gru": partial(recurrent_signal, kind="GRU", steps=50, width=64),
+        "conv_lstm": partial(recurrent_signal, kind="LSTM", steps=50, width=64),
+        "conv_lstm_twice": partial(recurrent_signal, kind="LSTM", steps=24, width=96, count=2),
+        "conv_gru_both": partial(recurrent_signal, kind="GRU", steps=40, width=48, directions=2),
+        "conv_lstm_image": partial(recurrent_image, steps=32, width=48),
+    },
+    "many readers": {
+        "characters_8": partial(characters, length=21, kernels=(1, 2, 3, 4, 5, 6, 8, 12)),
+        "characters_12": partial(characters, length=50, kernels=tuple(range(1, 13))),
+        "sentence": sentence,
+        "branches_image": branches_of_an_image,
+        "small_large": partial(small_then_large, lines=24, columns=396, outputs=64, kernel=3),
+        "small_large_1x1": partial(small_then_large, lines=60, columns=100, outputs=512, kernel=1),
+        "narrowing": partial(narrowing_signal, length=4096, channels=(1, 16, 32, 64, 64, 128, 128, 256, 256)),
+        "staged": staged_signal,
+        "dilated": partial(dilated_signal, length=1024),
+    },
+    "other operators": {
+        "strided_slice": partial(strided_slices, side=32, axes=(3,)),
+        "strided_slice_both": partial(strided_slices, side=48, axes=(3, 2)),
+        "fourier": partial(fourier, images=1, side=64),
+        "fourier_batch": partial(fourier, images=4, side=32),
+        "instance_norm": partial(instance_norms, size=(64, 64), channels=(3, 16, 16)),
+        "instance_norm_signal": partial(instance_norms, size=(2000,), channels=(1, 32, 32)),
+        "binarised": partial(binarised, side=32, channels=16, count=3),
+        "binarised_wide": partial(binarised, side=14, channels=96, count=2),
+        "joined_zeros": partial(joined_zeros, side=32, stages=1),
+        "joined_zeros_deep": partial(joined_zeros, side=24, stages=2),
+    },
+}
+"""Kind -> name of a model -> function that adds it to a builder."""
+
+MODELS: Mapping[str, Build] = {name: build for models in KINDS.values() for name, build in models.items()}

@@ -1,0 +1,226 @@
+"""Lays out tensors that no layer fixes: model inputs that are only moved, and what functions of elements make of them.
+
+The front end takes axis 1 of every tensor for the channels, as ONNX does for images. For a grey image [1, H, W] or a
+vector that is wrong, or leaves one pixel for one core. Before the first layers and behind the last ones, where only
+element-wise functions and moves make and read a set of tensors, any layout computes the same. Each such set gets the
+layout that streams with the least work: a move copies runs of neighbouring elements, and an element-wise function has
+operations for each line.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from raptor.common.union_find import DisjointSets
+from raptor.graph.constant_arrays import drop_repetitions
+from raptor.graph.ir import Bound, Constant, Graph, Lookup, Map, Move, Node, Operator, Rename
+from raptor.graph.rearrangement import make_move
+from raptor.graph.streaming_layout import can_stream, drop_unused_moves
+from raptor.target.tensor_layout import Image
+from raptor.transforms.token_layouts import moved_from
+
+_Moved = tuple[Node, tuple[Image, ...], Image]
+"""A node that moves elements, with the images of its operands and of its result."""
+
+_OfElements = Map | Bound | Lookup
+
+FEWEST_ELEMENTS = 1024
+"""Fewest elements of a tensor that is laid out anew: less work is not worth several cores."""
+
+PIXEL = 64
+"""Largest number of elements of a pixel of a vector that is cut into pixels."""
+
+ELEMENTS_PER_RUN = 32
+"""Number of elements that a core of `bench` loads in about the time of the copy of a short run."""
+
+ROUNDS = 3
+"""Number of times that each set is laid out: the best layout depends on those of sets that moves connect it with."""
+
+
+def lay_out_free_tensors(graph: Graph) -> Graph:
+    """Returns the graph with its free tensors laid out. A graph without such tensors is returned as it is."""
+    layouts = _FreeLayouts(graph)
+    images = layouts.images()
+    if not images:
+        return graph
+    tensors = {n: replace(t, image=images.get(n, t.image)) for n, t in graph.tensors.items()}
+    changed = replace(graph, tensors=tensors)
+    nodes = tuple(_changed(node, graph, changed) for node in graph.nodes)
+    return drop_unused_moves(replace(changed, nodes=nodes))
+
+
+@dataclass(slots=True)
+class _FreeLayouts:
+    """Finds sets of tensors that may have any layout, and chooses one for each.
+
+    alike: sets of tensors that must have equal images. members: the tensors of each free set. moves: the nodes that
+    move elements from or to a free set, by set. functions: number of element-wise functions of each set. chosen: new
+    image of each set. known: work of moves between images.
+    """
+
+    graph: Graph
+    alike: DisjointSets = field(default_factory=DisjointSets)
+    members: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    moves: dict[str, list[Node]] = field(default_factory=dict[str, list[Node]])
+    functions: Counter[str] = field(default_factory=Counter[str])
+    chosen: dict[str, Image] = field(default_factory=dict[str, Image])
+    known: dict[_Moved, float] = field(default_factory=dict[_Moved, float])
+
+    def __post_init__(self) -> None:
+        kept = {self.alike.find(name) for name in self.joined()}
+        for name, tensor in self.graph.tensors.items():
+            if self.alike.find(name) not in kept and tensor.image.elements >= FEWEST_ELEMENTS:
+                self.members.setdefault(self.alike.find(name), []).append(name)
+        for node in self.graph.nodes:
+            keys = {self.alike.find(name) for name in (*node.inputs, node.output)} & self.members.keys()
+            if isinstance(node.operator, Move | Rename) and not self.only_renames(node):
+                for key in sorted(keys):
+                    self.moves.setdefault(key, []).append(node)
+            elif isinstance(node.operator, _OfElements):
+                self.functions.update(keys)
+
+    def joined(self) -> set[str]:
+        """Joins tensors that must have equal images. Returns the tensors that are not free."""
+        fixed, early, late = set[str](), {*self.graph.inputs}, {*self.graph.tensors}
+        for node in self.graph.nodes:
+            if self.is_elementwise(node) or self.only_renames(node):
+                for name in node.inputs:
+                    self.alike.union(node.output, name)
+            elif not isinstance(node.operator, Move | Rename):
+                fixed.update((*node.inputs, node.output))
+                continue
+            if early.issuperset(node.inputs):
+                early.add(node.output)
+        for node in reversed(self.graph.nodes):
+            if node.output not in late or not isinstance(node.operator, _OfElements | Move | Rename):
+                late.difference_update(node.inputs)
+        return fixed | (self.graph.tensors.keys() - early - late)
+
+    def is_elementwise(self, node: Node) -> bool:
+        """Checks whether a node computes each element of its result from the same element of equal images."""
+        images = {self.image(name) for name in (*node.inputs, node.output)}
+        return isinstance(node.operator, _OfElements) and len(images) == 1
+
+    def only_renames(self, node: Node) -> bool:
+        """Checks whether a node gives another name to the elements of a tensor, in the same order."""
+        return isinstance(node.operator, Rename) and self.image(node.inputs[0]).has_layout_of(self.image(node.output))
+
+    def image(self, name: str) -> Image:
+        """Returns the image of a tensor as chosen so far."""
+        return self.chosen.get(self.alike.find(name), self.graph.tensors[name].image)
+
+    def images(self) -> dict[str, Image]:
+        """Returns the new image of each tensor that gets one."""
+        for _ in range(ROUNDS):
+            before = dict(self.chosen)
+            for key in self.members:
+                self.choose(key)
+            if self.chosen == before:
+                break
+        return {name: image for key, image in self.chosen.items() for name in self.members[key]}
+
+    def choose(self, key: str) -> None:
+        """Chooses the image of a set with the least work, given those of all other sets; on ties, the first one."""
+        now = self.image(key)
+        candidates = [c for c in dict.fromkeys(self.candidates(key, now)) if can_stream(c)]
+        best = min(candidates, key=lambda image: self.work(key, image), default=now)
+        if best != now and (not can_stream(now) or self.work(key, best) < self.work(key, now)):
+            self.chosen[key] = best
+
+    def candidates(self, key: str, now: Image) -> Iterator[Image]:
+        """Yields images for the tensors of a set.
+
+        A signal as a line; as they are; the last axis as channels; as tensors at the other end of moves; in pixels.
+        """
+        if now.channel_axis <= 1 and len(now.shape) == now.channel_axis + 2:
+            yield Image((*now.shape[:-1], 1, now.shape[-1]), now.channel_axis)
+        yield now
+        *_, width, last = (1, 1, *self.graph.tensors[self.members[key][0]].shape)
+        yield Image((1, now.elements // last, last), 2)
+        yield Image((now.elements // (width * last), width, last), 2)
+        for node in self.moves.get(key, ()):
+            for name in (*node.inputs, node.output):
+                other = self.image(name)
+                if self.alike.find(name) != key and other.elements == now.elements:
+                    yield from (other, Image((other.rows, other.width, other.channels), 2))
+        pixel = next(n for n in range(PIXEL, 0, -1) if now.elements % n == 0)
+        yield Image((1, now.elements // pixel, pixel), 2)
+
+    def work(self, key: str, image: Image) -> float:
+        """Returns the work with an image for a set, in copies of runs (`_work`) and operations on lines."""
+        now = self.chosen.get(key)
+        self.chosen[key] = image
+        found = sum(self.move_work(node) for node in self.moves.get(key, ()))
+        if now is None:
+            del self.chosen[key]
+        else:
+            self.chosen[key] = now
+        return found + image.rows * self.functions[key]
+
+    def move_work(self, node: Node) -> float:
+        """Returns the work of a move between images as chosen so far; 0 if no element changes its place."""
+        given, made = tuple(self.image(name) for name in node.inputs), self.image(node.output)
+        if (node, given, made) not in self.known:
+            operator = _moved(node, self.graph, given, made)
+            self.known[node, given, made] = _work(operator, given, made) if isinstance(operator, Move) else 0.0
+        return self.known[node, given, made]
+
+
+def _moved(node: Node, before: Graph, given: Sequence[Image], made: Image) -> Operator:
+    """Returns the operator that moves the same elements between other images."""
+    old = [before.tensors[name].image for name in node.inputs]
+    result = before.tensors[node.output].image
+    operator = node.operator
+    if not isinstance(operator, Move):
+        operator = Move(np.arange(result.elements).reshape(result.pixels, result.channels))
+    found = make_move(given, moved_from(operator, old, result), made)
+    stays = np.array_equal(found.sources.reshape(-1), np.arange(made.elements))
+    same = stays and len(given) == 1 and given[0].has_pixels_of(made)
+    return Rename() if same else found
+
+
+def _work(move: Move, given: Sequence[Image], made: Image) -> float:
+    """Returns the work of a move, in copies of runs: of neighbouring elements of a line that stay neighbours in a line.
+
+    A line of the result loads of each line of an operand all between the first and the last pixel that it needs.
+    """
+    lines = [size for image in given for size in [image.width * image.channels] * image.rows]
+    starts, channels = np.cumsum([0, *lines[:-1]]), np.repeat([i.channels for i in given], [i.rows for i in given])
+    element, row = move.sources.reshape(-1), np.repeat(np.arange(made.rows), made.width * made.channels)
+    taken = element >= 0
+    element, row = element[taken], row[taken]
+    line = np.searchsorted(starts, element, side="right") - 1
+    runs = np.count_nonzero((np.diff(element) != 1) | (np.diff(line) != 0) | (np.diff(row) != 0)) + 1
+    pairs, pair = np.unique(row * len(starts) + line, return_inverse=True)
+    low, high = np.full(len(pairs), made.elements + starts[-1] + lines[-1]), np.zeros(len(pairs), np.int64)
+    np.minimum.at(low, pair, (element - starts[line]) // channels[line])
+    np.maximum.at(high, pair, (element - starts[line]) // channels[line])
+    loaded = ((high + 1 - low) * channels[pairs % len(starts)]).sum()
+    return float(runs + loaded / ELEMENTS_PER_RUN)
+
+
+def _changed(node: Node, before: Graph, after: Graph) -> Node:
+    """Returns a node for the new images."""
+    names = (*node.inputs, node.output)
+    if all(before.tensors[name].image == after.tensors[name].image for name in names):
+        return node
+    old, new = before.tensors[node.output].image, after.tensors[node.output].image
+    match node.operator:
+        case Map() as operator:
+            operands = tuple(o if isinstance(o, int) else _constant(o, old, new) for o in operator.operands)
+            return replace(node, operator=replace(operator, operands=operands))
+        case Move() | Rename():
+            given = [after.tensors[name].image for name in node.inputs]
+            return replace(node, operator=_moved(node, before, given, new))
+        case _:
+            return node
+
+
+def _constant(constant: Constant, old: Image, new: Image) -> Constant:
+    """Returns a constant operand for another image of the result."""
+    if constant.pixels.size == 1:
+        return constant
+    full = np.broadcast_to(constant.pixels, (old.rows, old.width, old.channels))
+    return Constant(drop_repetitions(new.to_pixels(old.from_pixels(full).reshape(new.shape))))

@@ -1,0 +1,55 @@
+"""Operands of products: an attention with one head, whose turned keys are another name of the keys, streams."""
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+from raptor.frontend import load
+from raptor.graph.evaluate import evaluate_graph
+from raptor.graph.ir import Dot
+from raptor.mapping.modes.line_streaming import can_stream_product, find_views, line_channel_ranges
+from raptor.transforms.lay_out_matmuls import lay_out_matmuls
+from raptor.transforms.lay_out_tokens import lay_out_tokens
+from tests.pipeline import check, chip
+from tests.tiny_models import make_model, node, random
+
+
+def cross_attention(heads: int, *, keys_are_a_result: bool = False) -> ModelProto:
+    """Six queries of one input to twenty keys and values of another one."""
+    nodes = [
+        node("MatMul", "q wq", "queries", name="queries"),
+        node("MatMul", "x wk", "keys", name="keys"),
+        node("MatMul", "x wv", "values", name="values"),
+        *(
+            node("Reshape", f"{name} {shape}", f"{name}.r", name=f"{name}.r")
+            for name, shape in (("queries", "few"), ("keys", "many"), ("values", "many"))
+        ),
+        node("Transpose", "queries.r", "qh", perm=[0, 2, 1, 3], name="qh"),
+        node("Transpose", "keys.r", "kh", perm=[0, 2, 3, 1], name="kh"),
+        node("Transpose", "values.r", "vh", perm=[0, 2, 1, 3], name="vh"),
+        node("MatMul", "qh kh", "scores", name="scores"),
+        node("Softmax", "scores", "shares", axis=-1, name="softmax"),
+        node("MatMul", "shares vh", "y", name="sums"),
+    ]
+    constants = {f"w{name}": random(8, 8, seed=i) for i, name in enumerate("qkv")}
+    constants |= {"few": np.array([1, 6, heads, 8 // heads]), "many": np.array([1, 20, heads, 8 // heads])}
+    outputs = {"y": 4, "kh": 4} if keys_are_a_result else {"y": 4}
+    return make_model(nodes, {"q": (1, 6, 8), "x": (1, 20, 8)}, outputs, constants, opset=13)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [cross_attention(1), cross_attention(1, keys_are_a_result=True), cross_attention(2)],
+    ids=["one head", "one head, keys that are a result", "two heads"],
+)
+def test_all_products_stream(model: ModelProto):
+    before = lay_out_tokens(load(model).graph)
+    after = lay_out_matmuls(before)
+    after.verify()
+    parts = line_channel_ranges(after, chip((16, 16)))
+    views = find_views(after, parts)
+    assert all(can_stream_product(after, n, parts, views) for n in after.nodes if isinstance(n.operator, Dot))
+    values = {name: random(*before.tensors[name].shape) for name in before.inputs}
+    one, two = (evaluate_graph(graph, values) for graph in (before, after))
+    assert all(np.array_equal(one[name], two[name]) for name in before.outputs)
+    check(model, cores=20, xbar=16)
