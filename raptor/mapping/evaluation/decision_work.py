@@ -62,7 +62,7 @@ def _add_node(walk: WorkWalk, node: Node) -> None:
             walk.start(node.output, 1, walk.needs_all(node))
         case Dot() as operator if can_stream_product(walk.graph, node, walk.parts, walk.views):
             add_product(walk, node, operator)
-        case Move() if moves_by_line(walk, node):
+        case Move() as operator if moves_by_line(walk, node, operator):
             add_line_move(walk, node)
         case _:
             add_line_node(walk, node)

@@ -57,6 +57,7 @@ def regroup_channels(walk: WorkWalk, work: NodeWork, name: str, parts: ChannelRa
     key = f"{name} by {parts}"
     if key in walk.layouts:
         return key
+    walk.regrouped[key] = name
     lines: list[CellLine] = []
     for line, alike in layout.distinct():
         for cells in zip(*line, strict=False):

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Move, Node
 from raptor.graph.layers import filter_key
+from raptor.graph.rearrangement import MoveOrigins
 from raptor.graph.run_encoding import find_runs
 from raptor.graph.streaming_layout import MOST_LINES
 from raptor.mapping.decision import LineUnfolding
@@ -230,12 +231,13 @@ def add_stacked_rows(walk: WorkWalk, node: Node) -> None:
 # Gathers line by line
 
 
-def moves_by_line(walk: WorkWalk, node: Node) -> bool:
-    """True if each line of a moved tensor reads few lines of its operands, which are lines."""
+def moves_by_line(walk: WorkWalk, node: Node, operator: Move) -> bool:
+    """True if a rearrangement of lines has cores of its own, or each of its lines reads few lines of its operands."""
     if node.output not in walk.parts or not all(walk.is_line_layout(name) for name in node.inputs):
         return False
-    lines = np.sort(_source_lines(walk, node).reshape(walk.image(node.output).rows, -1), axis=1)
-    return int(((lines[:, 1:] != lines[:, :-1]) & (lines[:, 1:] >= 0)).sum(axis=1).max(initial=0)) < MOST_LINES
+    images = [walk.image(name) for name in node.inputs]
+    origins = MoveOrigins.from_sources(operator.sources, walk.image(node.output), images)
+    return bool(walk.gatherers(node)) or origins.most_lines() <= MOST_LINES
 
 
 def _source_lines(walk: WorkWalk, node: Node) -> Ints:
@@ -259,8 +261,9 @@ def add_line_move(walk: WorkWalk, node: Node) -> None:
 
     lead = max(node.inputs, key=order)
     work = walk.start(node.output, image.rows, _move_needs(walk, node))
-    sources, columns = _sources(walk, node), _columns(walk, node, lead)
-    uneven = any(len(walk.layouts[name].lines) > 1 for name in node.inputs)
+    gatherers = dict(walk.gatherers(node))
+    sources, columns = _sources(walk, node), [*gatherers] or _columns(walk, node, lead)
+    uneven = bool(gatherers) or any(len(walk.layouts[name].lines) > 1 for name in node.inputs)
     count = image.rows if uneven else min(image.rows, MOST_LINES)  # else few lines in the middle stand for all
     first = (image.rows - count) // 2
     lines: list[CellLine] = []
@@ -270,7 +273,7 @@ def add_line_move(walk: WorkWalk, node: Node) -> None:
             cells: list[PlacedCell] = []
             for cols in columns:
                 origins = find_origins(walk, node, sources[y, slice(*cols), low:high].reshape(-1), lead)
-                cell = PlacedCell(*cols, origins.core)
+                cell = PlacedCell(*cols, gatherers.get(cols, origins.core))
                 cells.append(cell)
                 gather(walk, work, origins, cell.core, image.rows / count)
             line.append(tuple(cells))

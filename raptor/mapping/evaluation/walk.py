@@ -26,7 +26,8 @@ class WorkWalk:
     """The layouts and the work of the nodes so far.
 
     parts: channel ranges of the tensors that stream; empty if values are whole tiles. layouts: where the elements of
-    each tensor are; views have none until they are materialised. makers: the work that makes each tensor. views: nodes
+    each tensor are; views have none until they are materialised. regrouped: tensors by the keys of their
+    layouts with other channel ranges. makers: the work that makes each tensor. views: nodes
     of the moves of which only regions are made, `regions`. critical, sunk, turns: position of each tensor in the
     critical path, the layer on whose cores it is computed (`find_sunk_maps`), and the number of the node that makes it.
     tile: channels of a whole tile. chips: the target with each element type. constants: for each core, the elements of
@@ -46,6 +47,7 @@ class WorkWalk:
     chips: dict[ElementType, Target] = field(default_factory=dict[ElementType, Target])
     turns: dict[str, int] = field(init=False)
     layouts: dict[object, CellLayout] = field(default_factory=dict[object, CellLayout])
+    regrouped: dict[str, str] = field(default_factory=dict[str, str])
     makers: dict[str, list[NodeWork]] = field(default_factory=dict[str, list[NodeWork]])
     works: list[NodeWork] = field(default_factory=list[NodeWork])
     constants: defaultdict[int, dict[object, tuple[int, set[int]]]] = field(
@@ -61,7 +63,7 @@ class WorkWalk:
 
     def __post_init__(self) -> None:
         streams = isinstance(self.decision.flow, LineFlow) and self.decision.flow.streamed
-        self.parts = line_channel_ranges(self.graph, self.arch.xbar_rows) if streams else {}
+        self.parts = line_channel_ranges(self.graph, self.arch) if streams else {}
         views = find_views(self.graph, self.parts)
         self.views = {node.output: node for node in self.graph.nodes if node.output in views}
         self.critical, self.sunk = find_critical_positions(self.graph), find_sunk_maps(self.graph)
@@ -76,12 +78,16 @@ class WorkWalk:
     def flow(self) -> LineFlow | None:
         return self.decision.flow if isinstance(self.decision.flow, LineFlow) else None
 
+    def gatherers(self, node: Node) -> tuple[tuple[Range, int], ...]:
+        """Returns the columns and cores of a move of model inputs that has cores of its own; none for other nodes."""
+        return () if self.flow is None else self.flow.loaders.get(node.output, ())
+
     def image(self, name: str) -> Image:
         return self.graph.tensors[name].image
 
     def chip(self, name: str) -> Target:
         """Returns the target with the element type of a tensor."""
-        element = self.graph.tensors[name].element
+        element = self.graph.tensors[self.regrouped.get(name, name)].element
         if element not in self.chips:
             self.chips[element] = self.arch.with_element(element)
         return self.chips[element]

@@ -25,7 +25,7 @@ def test_a_model_is_always_the_same() -> None:
 
 
 def test_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["slow.py", "sequence", "dense_rows", "--cores", "6", "12"])
+    monkeypatch.setattr("sys.argv", ["slow_kinds", "sequence", "dense_rows", "--cores", "6", "12"])
     with pytest.raises(SystemExit) as ended:
         slow_kinds.main()
     assert ended.value.code == 0
@@ -47,10 +47,10 @@ def test_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
 
 
 def test_a_wrong_program_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = slow.MeasuredProgram(interval_ns=3000, latency_ns=4000, bound_ns=1500, passed=False)
-    assert slow.format_cells(wrong) == ("3", "4", "1.5", "2.00, wrong")
-    monkeypatch.setattr("slow.measure", lambda *_: wrong)
-    monkeypatch.setattr("sys.argv", ["slow.py", "sequence"])
+    wrong = slow_kinds.MeasuredProgram(interval_ns=3000, latency_ns=4000, bound_ns=1500, passed=False)
+    assert slow_kinds.format_cells(wrong) == ("3", "4", "1.5", "2.00, wrong")
+    monkeypatch.setattr("benchmarks.programs.slow_kinds.measure", lambda *_: wrong)
+    monkeypatch.setattr("sys.argv", ["slow_kinds", "sequence"])
     with pytest.raises(SystemExit) as ended:
         slow_kinds.main()
     assert ended.value.code == 1

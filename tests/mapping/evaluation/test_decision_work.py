@@ -9,6 +9,7 @@ import pytest
 from onnx import ModelProto
 
 import models
+from benchmarks.programs.slow_models import MODELS, build_model
 from raptor.common.errors import RaptorError
 from raptor.compiler import pipeline
 from raptor.frontend import load
@@ -122,6 +123,14 @@ def random_graphs(seeds: range) -> Iterator[tuple[str, pipeline.MappedGraph]]:
                 yield f"{family} {seed}", pipeline.rewrite_and_map(graph, SMALL, STRATEGIES["rows"])
             except RaptorError:
                 continue
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_unusual_kinds_are_evaluated(name: str) -> None:
+    graph = pipeline.prepare_graph(load(build_model(name)).graph, SMALL)
+    mapped = pipeline.rewrite_and_map(graph, SMALL, STRATEGIES["rows"])
+    times = evaluate(mapped.graph, mapped.decision, SMALL)
+    assert 0 < times.bounds.least_interval_ns <= times.interval_ns * 1.0001 + 1
 
 
 def test_every_random_graph_is_evaluated() -> None:
