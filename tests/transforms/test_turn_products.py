@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from block_models import BLOCKS
 from onnx import ModelProto
 
+from benchmarks.programs.block_models import BLOCKS
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Dot, Graph
