@@ -100,7 +100,7 @@ def _moved(kind: Kind, moves: Sequence[MovedComputes], was: Partition, places: M
 
 
 def _placement(decision: Decision, partition: Partition, arch: Target) -> Iterator[Change]:
-    """Yields the placement if some cores have another place than that of their number."""
+    """Yields a line about the placement if any core of the mapping has another number on the chip."""
     assert decision.placement is not None, "the decision is complete"
     if not decision.placement.places:
         return

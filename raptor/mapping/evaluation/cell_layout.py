@@ -110,7 +110,7 @@ class CellLayout:
         return found
 
 
-def under(cells: tuple[PlacedCell, ...], cols: Range) -> Iterator[tuple[PlacedCell, int]]:
+def cells_under(cells: tuple[PlacedCell, ...], cols: Range) -> Iterator[tuple[PlacedCell, int]]:
     """Yields the cells, in order, that intersect the pixels `cols`, with the number of pixels in both."""
     for cell in cells[bisect_right(cells, cols[0], key=_end) :]:
         if cell.first >= cols[1]:

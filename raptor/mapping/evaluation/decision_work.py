@@ -45,7 +45,7 @@ def _add_input(walk: WorkWalk, name: str) -> None:
         return
     cells = tuple(PlacedCell(*cols, core) for cols, core in loaders) or (PlacedCell(0, image.width, GLOBAL_MEMORY),)
     if loaders:
-        work = walk.start(name, image.rows)
+        work = walk.start_work(name, image.rows)
         for low, high in walk.parts[name]:
             for cell in cells:
                 work.load(walk.chip(name), cell.core, cell.width * (high - low), image.rows)
@@ -59,10 +59,10 @@ def _add_node(walk: WorkWalk, node: Node) -> None:
         case Move() as operator if stacks_rows(walk, node, operator):
             add_stacked_rows(walk, node)
         case Move() if node.output in walk.views:
-            walk.start(node.output, 1, walk.needs_all(node))
+            walk.start_work(node.output, 1, walk.needs_all(node))
         case Dot() as operator if can_stream_product(walk.graph, node, walk.parts, walk.views):
             add_product(walk, node, operator)
-        case Move() as operator if moves_by_line(walk, node, operator):
+        case Move() if moves_by_line(walk, node):
             add_line_move(walk, node)
         case _:
             add_line_node(walk, node)

@@ -122,7 +122,7 @@ def add_line_layer(walk: WorkWalk, node: Node, operator: Filter, chosen: LineUnf
     image = walk.image(node.output)
     stride, spread, reach = window_steps(window)
     needs = walk.needs_lines(node, image.rows, stride, spread, reach + grid.height - 1)
-    work = walk.start(node.output, image.rows, needs)
+    work = walk.start_work(node.output, image.rows, needs)
     bands = count_bands(window, grid.height, clipped=grid.clipped)
     layer = _LineLayer(walk, node, operator, chosen, bands, layer_target(walk.graph, node, walk.arch), {})
     cells: list[list[PlacedCell]] = [[] for _ in parts]

@@ -38,11 +38,7 @@ from raptor.target.timing import ISSUE_NS, best_pixels_per_op, pixel_runs_ns, ve
 def lead_operand(walk: WorkWalk, node: Node) -> str | None:
     """Returns the operand on whose cores an element-wise function runs; None if it does not run by line."""
     there = [n for n in node.inputs if walk.is_line_layout(n) and walk.same_pixels(n, node.output)]
-
-    def order(name: str) -> tuple[bool, tuple[int, int]]:
-        return walk.layouts[name].first_core != GLOBAL_MEMORY, walk.critical[name]
-
-    lead = max(there, key=order, default=None)
+    lead = max(there, key=walk.lead_order, default=None)
     if lead is None or node.output not in walk.parts or not keeps_channels(walk.graph, lead, node.output):
         return None
     fits = all(walk.same_pixels(n, node.output) or walk.image(n).pixels == 1 for n in node.inputs)
@@ -78,7 +74,7 @@ def add_map(walk: WorkWalk, node: Node, lead: str) -> None:
     """Adds an element-wise function by line, on the cores of the operand `lead`."""
     image, parts = walk.image(node.output), walk.parts[node.output]
     rounds = walk.layouts[lead].rounds
-    work = walk.start(node.output, rounds, walk.needs_lines(node, rounds))
+    work = walk.start_work(node.output, rounds, walk.needs_lines(node, rounds))
     key = regroup_channels(walk, work, lead, parts)
     layout = sunk_layout(walk, work, node, key) or walk.layouts[key]
     lines: list[CellLine] = []
@@ -168,7 +164,7 @@ def add_per_pixel(walk: WorkWalk, node: Node) -> None:
     """Adds a sum over the channels or a softmax of each pixel, on the cores of the first channel range."""
     (name,), image, parts = node.inputs, walk.image(node.output), walk.parts[node.output]
     layout = walk.layouts[name]
-    work = walk.start(node.output, layout.rounds, walk.needs_lines(node, layout.rounds))
+    work = walk.start_work(node.output, layout.rounds, walk.needs_lines(node, layout.rounds))
     sums, chip = isinstance(node.operator, ChannelSum), walk.chip(name)
     channels = walk.image(name).channels
     pixel_ns = vector_ns(chip, channels, 1 if sums else 2) + ISSUE_NS
@@ -189,10 +185,10 @@ def add_per_pixel(walk: WorkWalk, node: Node) -> None:
 
 
 def add_global_pool(walk: WorkWalk, node: Node) -> None:
-    """Adds a pool over all pixels: each core reduces its own, then one core those of the others."""
+    """Adds a pool over all pixels: each core reduces its pixels, then one core combines the results of all cores."""
     (name,) = node.inputs
     layout, chip = walk.layouts[name], walk.chip(node.output)
-    work = walk.start(node.output, layout.rounds, walk.needs_lines(node, layout.rounds))
+    work = walk.start_work(node.output, layout.rounds, walk.needs_lines(node, layout.rounds))
     homes: list[int] = []
     for p, (low, high) in enumerate(layout.parts):
         home = max(layout.lines[0][p][0].core, 0)
@@ -217,7 +213,7 @@ def add_window(walk: WorkWalk, node: Node, window: Window) -> None:
     """Adds a pool or a depthwise layer by line, on the cores that have the columns of the input."""
     (name,), image = node.inputs, walk.image(node.output)
     layout = walk.layouts[name]
-    work = walk.start(node.output, image.rows, walk.needs_lines(node, image.rows, *window_steps(window)))
+    work = walk.start_work(node.output, image.rows, walk.needs_lines(node, image.rows, *window_steps(window)))
     if len(layout.lines) == 1:
         lines = [_window_line(walk, work, node, window, [(0, layout.rows)], 0, image.rows)]
     else:
@@ -260,7 +256,7 @@ def add_table(walk: WorkWalk, node: Node, operator: Stencil, table: WindowTable)
     """Adds an interpolation by line, on the cores that have the same fraction of the columns of the input."""
     (name,), image = node.inputs, walk.image(node.output)
     layout, before, chip = walk.layouts[name], walk.image(node.inputs[0]), walk.chip(node.output)
-    work = walk.start(node.output, image.rows, walk.needs_lines(node, image.rows, before.rows, image.rows, 1))
+    work = walk.start_work(node.output, image.rows, walk.needs_lines(node, image.rows, before.rows, image.rows, 1))
     alike = bool((operator.weights == operator.weights[:1]).all())
     lines: list[CellLine] = []
     for line, count in layout.distinct():
@@ -331,21 +327,19 @@ def add_line_node(walk: WorkWalk, node: Node) -> None:
     """Adds a node without weights: by line if it can, else on whole tensors."""
     elementwise = isinstance(node.operator, Map | Requantise | Bound | Lookup)
     lead = lead_operand(walk, node) if elementwise else None
-    if lead is not None:
-        add_map(walk, node, lead)
-        return
-    for name in node.inputs:
-        if name in walk.views and name not in walk.layouts:
-            materialise(walk, name)
-    lead = lead_operand(walk, node) if elementwise else None  # a view may be lines now
+    if lead is None:
+        for name in node.inputs:
+            if name in walk.views and name not in walk.layouts:
+                materialise(walk, name)
+        lead = lead_operand(walk, node) if elementwise else None  # a view may be lines now
     if lead is not None:
         add_map(walk, node, lead)
         return
     lines = [name for name in node.inputs if walk.is_line_layout(name)]
     same = bool(lines) and walk.same_pixels(lines[0], node.output)
+    if isinstance(node.operator, Pool | Stencil) and lines and _add_sliding(walk, node, node.operator):
+        return
     match node.operator:
-        case Pool() | Stencil() as operator if lines and _slides(walk, node, operator):
-            pass
         case ChannelSum() | Softmax() if same and node.output in walk.parts:
             add_per_pixel(walk, node)
         case Rename() if same:
@@ -358,8 +352,8 @@ def add_line_node(walk: WorkWalk, node: Node) -> None:
             add_whole_node(walk, node)
 
 
-def _slides(walk: WorkWalk, node: Node, operator: Pool | Stencil) -> bool:
-    """Adds a window over an input that is lines. Returns False if it does not work by line."""
+def _add_sliding(walk: WorkWalk, node: Node, operator: Pool | Stencil) -> bool:
+    """Adds a window over an input that is lines. Returns False, and adds nothing, if it does not work by line."""
     image = walk.image(node.output)
     slides = node.output in walk.parts and not is_token_layout(image)
     match operator.window:

@@ -12,7 +12,7 @@ from raptor.graph.rearrangement import MoveOrigins
 from raptor.graph.run_encoding import find_runs
 from raptor.graph.streaming_layout import MOST_LINES
 from raptor.mapping.decision import LineUnfolding
-from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, CellLine, PlacedCell, under
+from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, CellLine, PlacedCell, cells_under
 from raptor.mapping.evaluation.node_work import NodeWork, StepNeed
 from raptor.mapping.evaluation.region_origins import LineRegion, RegionOrigins
 from raptor.mapping.evaluation.walk import WorkWalk
@@ -82,7 +82,7 @@ def gather(walk: WorkWalk, work: NodeWork, origins: RegionOrigins, core: int, ti
         if layout.whole:
             cells = [(cell, layout.elements(region.part, cell)) for cell in layout.line(0)[region.part]]
         else:
-            pixels, channels = under(layout.line(region.row)[region.part], region.cols), region.channels
+            pixels, channels = cells_under(layout.line(region.row)[region.part], region.cols), region.channels
             cells = [(cell, width * (channels[1] - channels[0])) for cell, width in pixels]
         if all(cell.core == core for cell, _ in cells):
             continue
@@ -121,7 +121,7 @@ def bring_region(
         layout = walk.layouts[name]
         for p, (low, high) in enumerate(layout.parts):
             both = min(high, part[1]) - max(low, part[0])
-            for cell, width in under(layout.line(0 if layout.whole else line)[p], cols) if both > 0 else ():
+            for cell, width in cells_under(layout.line(0 if layout.whole else line)[p], cols) if both > 0 else ():
                 if cell.core != core:
                     walk.move_cell(work, name, cell, core, width * both, times)
         return
@@ -147,7 +147,7 @@ def materialise(walk: WorkWalk, name: str) -> None:
     for operand in node.inputs:
         if operand in walk.views and operand not in walk.layouts:
             materialise(walk, operand)
-    made = walk.makers[name][0] if name in walk.makers else walk.start(name, 1, walk.needs_all(node))
+    made = walk.makers[name][0] if name in walk.makers else walk.start_work(name, 1, walk.needs_all(node))
     if name not in walk.parts:
         origins = find_origins(walk, node, _sources(walk, node).reshape(-1))
         gather(walk, made, origins, origins.core)
@@ -198,7 +198,7 @@ def _owned_cells(walk: WorkWalk, node: Node, line: int) -> Iterator[PlacedCell]:
 
 def add_whole_move(walk: WorkWalk, node: Node) -> None:
     """Adds a rearrangement of whole tensors, on the core of the first element."""
-    work = walk.start(node.output, 1, walk.needs_all(node))
+    work = walk.start_work(node.output, 1, walk.needs_all(node))
     origins = find_origins(walk, node, _sources(walk, node).reshape(-1))
     gather(walk, work, origins, origins.core)
     walk.bind_tiles(node.output, [origins.core])
@@ -231,38 +231,27 @@ def add_stacked_rows(walk: WorkWalk, node: Node) -> None:
 # Gathers line by line
 
 
-def moves_by_line(walk: WorkWalk, node: Node, operator: Move) -> bool:
+def moves_by_line(walk: WorkWalk, node: Node) -> bool:
     """True if a rearrangement of lines has cores of its own, or each of its lines reads few lines of its operands."""
     if node.output not in walk.parts or not all(walk.is_line_layout(name) for name in node.inputs):
         return False
+    return bool(walk.gatherers(node)) or _element_origins(walk, node).most_lines() <= MOST_LINES
+
+
+def _element_origins(walk: WorkWalk, node: Node) -> MoveOrigins:
+    """Returns operand, line, column and channel that each element of a moved tensor comes from."""
+    assert isinstance(node.operator, Move)
     images = [walk.image(name) for name in node.inputs]
-    origins = MoveOrigins.from_sources(operator.sources, walk.image(node.output), images)
-    return bool(walk.gatherers(node)) or origins.most_lines() <= MOST_LINES
-
-
-def _source_lines(walk: WorkWalk, node: Node) -> Ints:
-    """Returns the line of each element's source, numbered over all operands; -1 for zeros."""
-    sources = _sources(walk, node)
-    found, first, lines = np.full(sources.shape, -1), 0, 0
-    for name in node.inputs:
-        image = walk.image(name)
-        inside = (sources >= first) & (sources < first + image.elements)
-        found[inside] = lines + (sources[inside] - first) // (image.width * image.channels)
-        first, lines = first + image.elements, lines + image.rows
-    return found
+    return MoveOrigins.from_sources(node.operator.sources, walk.image(node.output), images)
 
 
 def add_line_move(walk: WorkWalk, node: Node) -> None:
     """Adds a rearrangement line by line, on the cores of the operand that is ready last."""
     image, parts = walk.image(node.output), walk.parts[node.output]
-
-    def order(name: str) -> tuple[bool, tuple[int, int]]:
-        return walk.layouts[name].first_core != GLOBAL_MEMORY, walk.critical[name]
-
-    lead = max(node.inputs, key=order)
-    work = walk.start(node.output, image.rows, _move_needs(walk, node))
+    lead, places = max(node.inputs, key=walk.lead_order), _element_origins(walk, node)
+    work = walk.start_work(node.output, image.rows, _move_needs(walk, node, places))
     gatherers = dict(walk.gatherers(node))
-    sources, columns = _sources(walk, node), [*gatherers] or _columns(walk, node, lead)
+    sources, columns = _sources(walk, node), [*gatherers] or _columns(walk, node, lead, places)
     uneven = bool(gatherers) or any(len(walk.layouts[name].lines) > 1 for name in node.inputs)
     count = image.rows if uneven else min(image.rows, MOST_LINES)  # else few lines in the middle stand for all
     first = (image.rows - count) // 2
@@ -281,12 +270,10 @@ def add_line_move(walk: WorkWalk, node: Node) -> None:
     walk.layouts[node.output] = CellLayout(image, parts, tuple(lines) if uneven else (lines[count // 2],))
 
 
-def _columns(walk: WorkWalk, node: Node, lead: str) -> list[Range]:
+def _columns(walk: WorkWalk, node: Node, lead: str, places: MoveOrigins) -> list[Range]:
     """Cuts the columns of a result where the elements of the leading operand come from another cell."""
-    image, sources = walk.image(lead), _sources(walk, node)
-    first = sum(walk.image(name).elements for name in node.inputs[: node.inputs.index(lead)])
-    inside = (sources >= first) & (sources < first + image.elements)
-    read: Ints = np.where(inside, (sources - first) // image.channels % image.width, image.width).min(axis=(0, 2))
+    inside = places.tensor == node.inputs.index(lead)
+    read: Ints = np.where(inside, places.col, walk.image(lead).width).min(axis=(0, 2))
     ends = np.array([cell.last for cell in walk.layouts[lead].line(0)[0]], np.int64)
     cell: Ints = np.searchsorted(ends, read, side="right")
     known = np.flatnonzero(cell < len(ends))  # padding belongs to the column before it
@@ -295,16 +282,14 @@ def _columns(walk: WorkWalk, node: Node, lead: str) -> list[Range]:
     return list(pairwise([0, *map(int, cuts), len(cell)]))
 
 
-def _move_needs(walk: WorkWalk, node: Node) -> list[StepNeed]:
+def _move_needs(walk: WorkWalk, node: Node, places: MoveOrigins) -> list[StepNeed]:
     """Returns the needs of a move by line: the last line of each operand that a line reads, as a straight line."""
-    read, rows, first = _source_lines(walk, node), walk.image(node.output).rows, 0
-    found: list[StepNeed] = []
-    for name in node.inputs:
+    rows, found = len(places.tensor), list[StepNeed]()
+    for t, name in enumerate(node.inputs):
         count = walk.image(name).rows
-        own = np.where((read >= first) & (read < first + count), read - first, -1).reshape(rows, -1).max(axis=1)
-        reach = int((own - np.arange(rows) * count // rows).max(initial=0))
+        last = np.where(places.tensor == t, places.line, -1).reshape(rows, -1).max(axis=1)
+        reach = int((last - np.arange(rows) * count // rows).max(initial=0))
         for made in walk.makers.get(name, ()):
             by_line = made.steps == count
             found.append(StepNeed(made, count, rows, reach) if by_line else StepNeed(made, 0, 1, made.steps - 1))
-        first += count
     return found

@@ -13,7 +13,7 @@ def add_product(walk: WorkWalk, node: Node, operator: Dot) -> None:
     """Adds a product whose operands are lines or views: each core multiplies some pixels of the first by all others."""
     left, right = node.inputs
     channels, width = walk.image(left).channels, walk.image(right).width
-    work = walk.start(node.output)
+    work = walk.start_work(node.output)
     lines: list[list[PlacedCell]] = [[] for _ in range(operator.batch)]
     for line, cols, core in find_places(walk, node, operator):
         bring_region(walk, work, left, line, (0, channels), cols, core)

@@ -9,7 +9,7 @@ from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.layers import filter_key, graph_tile_channels
 from raptor.graph.window import Window
 from raptor.mapping.decision import Decision, LineFlow
-from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, PlacedCell, under
+from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, PlacedCell, cells_under
 from raptor.mapping.evaluation.node_work import NodeWork, StepNeed
 from raptor.mapping.evaluation.region_origins import RegionOrigins
 from raptor.mapping.modes.critical_operand import CriticalPosition, find_critical_positions
@@ -26,10 +26,10 @@ class WorkWalk:
     """The layouts and the work of the nodes so far.
 
     parts: channel ranges of the tensors that stream; empty if values are whole tiles. layouts: where the elements of
-    each tensor are; views have none until they are materialised. regrouped: tensors by the keys of their
-    layouts with other channel ranges. makers: the work that makes each tensor. views: nodes
-    of the moves of which only regions are made, `regions`. critical, sunk, turns: position of each tensor in the
-    critical path, the layer on whose cores it is computed (`find_sunk_maps`), and the number of the node that makes it.
+    each tensor are; views have none until they are materialised. regrouped: tensors by the keys of their layouts with
+    other channel ranges. makers: the work that makes each tensor. views: nodes of the moves of which only regions are
+    made, `regions`. critical, sunk, turns: position of each tensor in the critical path, the layer on whose cores it is
+    computed (`find_sunk_maps`), and its number in the order in which tensors are made.
     tile: channels of a whole tile. chips: the target with each element type. constants: for each core, the elements of
     its constants, by contents, and for how many pixels they are repeated; constant_readers: the first work that reads
     one. crossbars: crossbars in use on each core. lines_on: pixels of a line that were copied to a core, keyed by
@@ -69,7 +69,8 @@ class WorkWalk:
         self.critical, self.sunk = find_critical_positions(self.graph), find_sunk_maps(self.graph)
         self.readers = self.graph.readers()
         self.tile = graph_tile_channels(self.graph, self.arch)
-        self.turns = {node.output: i for i, node in enumerate(self.graph.nodes)}
+        made = (*self.graph.inputs, *(node.output for node in self.graph.nodes))
+        self.turns = {name: turn for turn, name in enumerate(made)}
         for node in self.graph.nodes:
             if isinstance(node.operator, Filter):
                 self.steps[filter_key(node)].append(node.output)
@@ -92,7 +93,7 @@ class WorkWalk:
             self.chips[element] = self.arch.with_element(element)
         return self.chips[element]
 
-    def start(self, name: str, steps: int = 1, needs: "list[StepNeed] | None" = None) -> NodeWork:
+    def start_work(self, name: str, steps: int = 1, needs: "list[StepNeed] | None" = None) -> NodeWork:
         """Adds the work that makes a tensor."""
         work = NodeWork(name, steps, needs or [])
         self.works.append(work)
@@ -122,9 +123,9 @@ class WorkWalk:
         self.done.add(key)
         return True
 
-    def order(self, name: str) -> int:
-        """Returns when a tensor is made; tensors that are made later have larger numbers."""
-        return self.turns.get(name, -1)
+    def lead_order(self, name: str) -> tuple[bool, CriticalPosition]:
+        """Returns a key by which the largest operand leads: it is on cores, and made last on the critical path."""
+        return self.layouts[name].first_core != GLOBAL_MEMORY, self.critical[name]
 
     def is_line_layout(self, name: str) -> bool:
         """True if a tensor exists as lines on cores or in global memory."""
@@ -178,7 +179,7 @@ class WorkWalk:
             return
         held.append(cols)
         low, high = layout.parts[part]
-        for cell, width in under(cells, cols):
+        for cell, width in cells_under(cells, cols):
             self.move_cell(work, name, cell, core, width * (high - low), lines)
 
     def layer_steps(self, node: Node) -> tuple[int, int]:

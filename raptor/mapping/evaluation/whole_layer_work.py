@@ -81,7 +81,7 @@ def add_whole_layer(walk: WorkWalk, node: Node, operator: Filter, chosen: Kernel
     """Adds a layer with matrices of whole tiles, each for all output pixels."""
     if isinstance(chosen, FullyConnected):
         chosen = chosen.step_record(*walk.layer_steps(node))
-    work = walk.start(node.output, 1, walk.needs_all(node))
+    work = walk.start_work(node.output, 1, walk.needs_all(node))
     placed = list(zip(chosen.matrices, chosen.cores, strict=True))
     _add_products(walk, work, node, operator, placed)
     walk.bind_tiles(node.output, _add_sums(walk, work, node, operator, placed))

@@ -35,7 +35,7 @@ def cut_lines(walk: WorkWalk, name: str) -> None:
 
 def add_whole_node(walk: WorkWalk, node: Node) -> None:
     """Adds an operator on whole tensors."""
-    work = walk.start(node.output, 1, walk.needs_all(node))
+    work = walk.start_work(node.output, 1, walk.needs_all(node))
     image, chip = walk.image(node.output), walk.chip(node.output)
     home = _home(walk, node)
     tiles = [cells[0].core for cells in home.lines[0]] if home is not None else [0]
@@ -63,7 +63,7 @@ def _home(walk: WorkWalk, node: Node) -> CellLayout | None:
     if not given:
         return None
     if isinstance(node.operator, Map) and walk.image(node.output).pixels == 1:
-        return walk.layouts[max(given, key=walk.order)]
+        return walk.layouts[max(given, key=walk.turns.__getitem__)]
     return walk.layouts[given[0]]
 
 
@@ -87,7 +87,7 @@ def whole_ns(walk: WorkWalk, node: Node) -> float:
 
 def store_output(walk: WorkWalk, name: str) -> None:
     """Adds the stores of an output of the model."""
-    layout, made = walk.layouts[name], walk.makers.get(name) or [walk.start(name)]
+    layout, made = walk.layouts[name], walk.makers.get(name) or [walk.start_work(name)]
     for part, cell, alike in iterate_tiles(layout):
         core = max(cell.core, 0)
         work = next((work for work in reversed(made) if core in work.compute_ns), made[-1])
