@@ -121,7 +121,11 @@ def _add_turned(name: str, image: Image, tensors: dict[str, Tensor]) -> str:
 def _turned_back(node: Node, product: Dot, tensors: dict[str, Tensor], makers: Mapping[str, Node]) -> Iterator[Node]:
     """Yields a turned product, of a new tensor, and the move that makes the result of it."""
     left, right = node.inputs
+    matrix = tensors[right].image
     while (maker := makers.get(right)) is not None and _leaves_in_place(maker):
+        given = tensors[maker.inputs[0]].image
+        if (given.pixels, given.channels) != (matrix.pixels, matrix.channels):
+            break  # the same elements in other rows and columns
         (right,) = maker.inputs
     turned = Dot(product.batch, product.cols, product.rows)
     name = _add_turned(node.output, _image(turned), tensors)

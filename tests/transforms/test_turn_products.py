@@ -139,3 +139,16 @@ def test_a_product_that_no_softmax_reads_stays():
     """The keys times values of a linear attention, which the next product reads transposed."""
     graph = load(BLOCKS["linear_attention"]()).graph
     assert turn_products(graph) is graph
+
+
+@pytest.mark.parametrize(("shares", "form", "other"), [((28,), (4, 7), (3, 7, 2)), ((2, 10), (4, 5), (2, 5, 3))])
+def test_shares_of_another_form(shares: tuple[int, ...], form: tuple[int, ...], other: tuple[int, ...]) -> None:
+    """A softmax over one form of a tensor, and a product with another one: its rows and columns are the product's."""
+    nodes = [
+        node("Softmax", "x", "p", axis=-1, name="softmax"),
+        node("Reshape", "p form", "r", name="form"),
+        node("MatMul", "r a", "y", name="product"),
+    ]
+    rank = len(np.broadcast_shapes(form[:-2], other[:-2])) + min(2, len(other))
+    outputs = {"y": rank}
+    assert dots(same_values(make_model(nodes, {"x": shares, "a": other}, outputs, {"form": np.array(form)}, opset=13)))
