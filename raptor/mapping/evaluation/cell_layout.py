@@ -90,9 +90,13 @@ class CellLayout:
         """The core of each cell, in the order of lines, channel ranges and columns."""
         return np.array([cell.core for line in self.lines for cells in line for cell in cells], np.int64)
 
-    def core_of(self, cell: int) -> int:
-        """Returns the core of a cell of `cell_of_element`."""
-        return int(self.cell_cores[cell % len(self.cell_cores)])
+    def core_of(self, element: int) -> int:
+        """Returns the core of an element; elements are numbered by line, column and channel."""
+        pixel, channel = divmod(element, self.image.channels)
+        row, column = divmod(pixel, self.image.width)
+        part = next(k for k, (_, high) in enumerate(self.parts) if channel < high)
+        cells = self.line(0 if self.whole else row)[part]
+        return cells[bisect_right(cells, column, key=_end)].core
 
     @cached_property
     def cell_of_element(self) -> Ints:

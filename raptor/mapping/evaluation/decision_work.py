@@ -6,8 +6,9 @@ messages are counted between the cores that will exchange them. Tests compare it
 
 from raptor.graph.ir import Dot, Filter, Graph, Move, Node
 from raptor.graph.layers import filter_key
-from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LineUnfolding
+from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LineFlow, LineUnfolding
 from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, PlacedCell
+from raptor.mapping.evaluation.graph_facts import GraphFacts
 from raptor.mapping.evaluation.line_layer_work import add_line_layer
 from raptor.mapping.evaluation.line_work import add_line_node
 from raptor.mapping.evaluation.move_work import add_line_move, add_stacked_rows, materialise, moves_by_line, stacks_rows
@@ -21,15 +22,19 @@ from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, load_ns, mvmul_ns
 
 
-def decision_work(graph: Graph, decision: Decision, arch: Target) -> list[NodeWork]:
-    """Returns the work of a decision about a graph that has all rewrites, in an order in which it can be done."""
-    walk = WorkWalk(graph, decision, arch)
+def decision_work(graph: Graph, decision: Decision, arch: Target, facts: GraphFacts | None = None) -> list[NodeWork]:
+    """Returns the work of a decision about a graph that has all rewrites, in an order in which it can be done.
+
+    `facts`: about this graph, target, and kind of flow; it saves time if several decisions are evaluated.
+    """
+    streams = isinstance(decision.flow, LineFlow) and decision.flow.streamed
+    walk = WorkWalk(graph, decision, arch, facts or GraphFacts(graph, arch, streams))
     for name in graph.inputs:
         _add_input(walk, name)
     for node in graph.nodes:
         _add_node(walk, node)
     for name in graph.outputs:
-        if name in walk.views and name not in walk.layouts:
+        if name in walk.facts.views and name not in walk.layouts:
             materialise(walk, name)
         store_output(walk, name)
     _add_constants(walk)
@@ -40,16 +45,16 @@ def _add_input(walk: WorkWalk, name: str) -> None:
     """Adds the loads of a model input by its loaders; without loaders, each reader loads what it needs."""
     image = walk.image(name)
     loaders = walk.flow.loaders.get(name, ()) if walk.flow is not None else ()
-    if name not in walk.parts:
+    if name not in walk.facts.parts:
         walk.bind_tiles(name, [GLOBAL_MEMORY])
         return
     cells = tuple(PlacedCell(*cols, core) for cols, core in loaders) or (PlacedCell(0, image.width, GLOBAL_MEMORY),)
     if loaders:
         work = walk.start_work(name, image.rows)
-        for low, high in walk.parts[name]:
+        for low, high in walk.facts.parts[name]:
             for cell in cells:
                 work.load(walk.chip(name), cell.core, cell.width * (high - low), image.rows)
-    walk.layouts[name] = CellLayout(image, walk.parts[name], (tuple(cells for _ in walk.parts[name]),))
+    walk.layouts[name] = CellLayout(image, walk.facts.parts[name], (tuple(cells for _ in walk.facts.parts[name]),))
 
 
 def _add_node(walk: WorkWalk, node: Node) -> None:
@@ -58,9 +63,9 @@ def _add_node(walk: WorkWalk, node: Node) -> None:
             _add_layer(walk, node, operator)
         case Move() as operator if stacks_rows(walk, node, operator):
             add_stacked_rows(walk, node)
-        case Move() if node.output in walk.views:
+        case Move() if node.output in walk.facts.views:
             walk.start_work(node.output, 1, walk.needs_all(node))
-        case Dot() as operator if can_stream_product(walk.graph, node, walk.parts, walk.views):
+        case Dot() as operator if can_stream_product(walk.graph, node, walk.facts.parts, walk.facts.views):
             add_product(walk, node, operator)
         case Move() if moves_by_line(walk, node):
             add_line_move(walk, node)
@@ -70,7 +75,7 @@ def _add_node(walk: WorkWalk, node: Node) -> None:
 
 def _add_layer(walk: WorkWalk, node: Node, operator: Filter) -> None:
     (name,) = node.inputs
-    if name in walk.views and name not in walk.layouts:
+    if name in walk.facts.views and name not in walk.layouts:
         materialise(walk, name)
     match walk.decision.layers.get(filter_key(node)):
         case LineUnfolding() as chosen:

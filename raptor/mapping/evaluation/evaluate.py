@@ -20,12 +20,14 @@ MOST_ROUNDS = 64
 class WorkBounds:
     """Lower bounds on the interval of a decision, in ns, as `explain` shows them for a program.
 
-    busiest_ns: work of `core`, the core with most work. port_ns: time at the port of global memory.
+    busiest_ns: work of `core`, the core with most work. port_ns: time at the port of global memory. total_ns: work of
+    all cores.
     """
 
     busiest_ns: float
     core: int
     port_ns: float
+    total_ns: float
 
     @classmethod
     def from_work(cls, works: list[NodeWork], arch: Target) -> "WorkBounds":
@@ -34,7 +36,7 @@ class WorkBounds:
             busy.update(work.core_ns(arch))
         core, busiest_ns = max(busy.items(), key=lambda item: (item[1], -item[0]), default=(0, 0.0))
         port_ns = sum(memory.port_ns for work in works for memory in work.memory.values())
-        return cls(busiest_ns, core, port_ns)
+        return cls(busiest_ns, core, port_ns, sum(busy.values()))
 
     @property
     def least_interval_ns(self) -> float:

@@ -81,7 +81,7 @@ class _LineLayer:
 
     def add_core(self, work: NodeWork, core: int, segment: int, group: int, outs: Range) -> None:
         """Adds the work of one core of the grid, but not the sums over groups."""
-        (name,), tiles = self.node.inputs, self.walk.parts[self.node.output]
+        (name,), tiles = self.node.inputs, self.walk.facts.parts[self.node.output]
         cols, window = self.chosen.grid.cols[segment], self.operator.window
         given, sums = self.walk.layouts[name], with_accumulators(self.chip)
         lines = sum(band.lines * count for band, count in self.bands.items())
@@ -118,7 +118,7 @@ class _LineLayer:
 
 def add_line_layer(walk: WorkWalk, node: Node, operator: Filter, chosen: LineUnfolding) -> None:
     """Adds a layer with line unfolding, whose input is lines."""
-    grid, window, parts = chosen.grid, operator.window, walk.parts[node.output]
+    grid, window, parts = chosen.grid, operator.window, walk.facts.parts[node.output]
     image = walk.image(node.output)
     stride, spread, reach = window_steps(window)
     needs = walk.needs_lines(node, image.rows, stride, spread, reach + grid.height - 1)

@@ -39,7 +39,7 @@ def lead_operand(walk: WorkWalk, node: Node) -> str | None:
     """Returns the operand on whose cores an element-wise function runs; None if it does not run by line."""
     there = [n for n in node.inputs if walk.is_line_layout(n) and walk.same_pixels(n, node.output)]
     lead = max(there, key=walk.lead_order, default=None)
-    if lead is None or node.output not in walk.parts or not keeps_channels(walk.graph, lead, node.output):
+    if lead is None or node.output not in walk.facts.parts or not keeps_channels(walk.graph, lead, node.output):
         return None
     fits = all(walk.same_pixels(n, node.output) or walk.image(n).pixels == 1 for n in node.inputs)
     return lead if fits else None
@@ -72,7 +72,7 @@ def regroup_channels(walk: WorkWalk, work: NodeWork, name: str, parts: ChannelRa
 
 def add_map(walk: WorkWalk, node: Node, lead: str) -> None:
     """Adds an element-wise function by line, on the cores of the operand `lead`."""
-    image, parts = walk.image(node.output), walk.parts[node.output]
+    image, parts = walk.image(node.output), walk.facts.parts[node.output]
     rounds = walk.layouts[lead].rounds
     work = walk.start_work(node.output, rounds, walk.needs_lines(node, rounds))
     key = regroup_channels(walk, work, lead, parts)
@@ -107,7 +107,7 @@ def map_ns(walk: WorkWalk, node: Node, elements: int) -> float:
 
 def sunk_layout(walk: WorkWalk, work: NodeWork, node: Node, lead: str) -> CellLayout | None:
     """Returns the layout of a function that runs on the cores of the layer that reads its result, else None."""
-    layer = walk.decision.layers.get(walk.sunk.get(node.output, ""))
+    layer = walk.decision.layers.get(walk.facts.sunk.get(node.output, ""))
     layout = walk.layouts[lead]
     if not isinstance(layer, LineUnfolding) or {r for g in layer.grid.ins for r in g} != {*layout.parts}:
         return None
@@ -126,7 +126,7 @@ def bring_operands(
     walk: WorkWalk, work: NodeWork, node: Node, lead: str, at: tuple[int, int], cell: PlacedCell, alike: int
 ) -> None:
     """Adds what an element-wise function needs of its other operands for a cell: line and channel range `at`."""
-    (y, p), parts = at, walk.parts[node.output]
+    (y, p), parts = at, walk.facts.parts[node.output]
     low, high = parts[p]
     for name in node.inputs:
         if name == lead:
@@ -134,7 +134,7 @@ def bring_operands(
         if walk.same_pixels(name, node.output) and walk.is_line_layout(name):
             key = regroup_channels(walk, work, name, parts)
             walk.bring_line(work, key, (y, p), (cell.first, cell.last), cell.core, lines=alike, exact=True)
-        elif name in walk.views and name not in walk.layouts:
+        elif name in walk.facts.views and name not in walk.layouts:
             bring_region(walk, work, name, y, parts[p], (cell.first, cell.last), cell.core, times=alike)
         elif walk.image(name).pixels == 1:
             bring_pixel(walk, work, name, parts[p], cell.core)
@@ -162,7 +162,7 @@ def bring_pixel(walk: WorkWalk, work: NodeWork, name: str, part: Range, core: in
 
 def add_per_pixel(walk: WorkWalk, node: Node) -> None:
     """Adds a sum over the channels or a softmax of each pixel, on the cores of the first channel range."""
-    (name,), image, parts = node.inputs, walk.image(node.output), walk.parts[node.output]
+    (name,), image, parts = node.inputs, walk.image(node.output), walk.facts.parts[node.output]
     layout = walk.layouts[name]
     work = walk.start_work(node.output, layout.rounds, walk.needs_lines(node, layout.rounds))
     sums, chip = isinstance(node.operator, ChannelSum), walk.chip(name)
@@ -329,7 +329,7 @@ def add_line_node(walk: WorkWalk, node: Node) -> None:
     lead = lead_operand(walk, node) if elementwise else None
     if lead is None:
         for name in node.inputs:
-            if name in walk.views and name not in walk.layouts:
+            if name in walk.facts.views and name not in walk.layouts:
                 materialise(walk, name)
         lead = lead_operand(walk, node) if elementwise else None  # a view may be lines now
     if lead is not None:
@@ -340,11 +340,11 @@ def add_line_node(walk: WorkWalk, node: Node) -> None:
     if isinstance(node.operator, Pool | Stencil) and lines and _add_sliding(walk, node, node.operator):
         return
     match node.operator:
-        case ChannelSum() | Softmax() if same and node.output in walk.parts:
+        case ChannelSum() | Softmax() if same and node.output in walk.facts.parts:
             add_per_pixel(walk, node)
         case Rename() if same:
             add_rename(walk, node)
-        case Concat() if node.output in walk.parts and len(lines) == len(node.inputs):
+        case Concat() if node.output in walk.facts.parts and len(lines) == len(node.inputs):
             add_concat(walk, node)
         case Move():
             add_whole_move(walk, node)
@@ -355,7 +355,7 @@ def add_line_node(walk: WorkWalk, node: Node) -> None:
 def _add_sliding(walk: WorkWalk, node: Node, operator: Pool | Stencil) -> bool:
     """Adds a window over an input that is lines. Returns False, and adds nothing, if it does not work by line."""
     image = walk.image(node.output)
-    slides = node.output in walk.parts and not is_token_layout(image)
+    slides = node.output in walk.facts.parts and not is_token_layout(image)
     match operator.window:
         case Window() as window if isinstance(operator, Pool) and window.out_pixels == 1 and not window.transposed:
             add_global_pool(walk, node)

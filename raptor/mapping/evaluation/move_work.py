@@ -14,7 +14,7 @@ from raptor.graph.streaming_layout import MOST_LINES
 from raptor.mapping.decision import LineUnfolding
 from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, CellLine, PlacedCell, cells_under
 from raptor.mapping.evaluation.node_work import NodeWork, StepNeed
-from raptor.mapping.evaluation.region_origins import LineRegion, RegionOrigins
+from raptor.mapping.evaluation.region_origins import LineRegion, MoveRegion, OperandBegin, RegionOrigins
 from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.evaluation.whole_work import cut_lines
 from raptor.mapping.modes.epilogue_cost import find_pointwise_readers
@@ -24,12 +24,34 @@ from raptor.target.timing import ISSUE_NS, copy_ns, vector_ns
 Ints = npt.NDArray[np.int64]
 
 
-def find_origins(walk: WorkWalk, node: Node, wanted: Ints, lead: str = "") -> RegionOrigins:
-    """Returns the origins of elements `wanted` of the operands of a move, which are numbered one after another.
+_Region = tuple[int, Range, Range]
+"""Line, columns and channels of a tensor."""
+
+
+def find_origins(walk: WorkWalk, node: Node, region: _Region | None = None, lead: str = "") -> RegionOrigins:
+    """Returns the origins of a region of a moved tensor, or of the whole tensor.
 
     `lead`: the operand whose first element says where the region is gathered, if it has any.
     """
-    first, lines, cores = 0, list[LineRegion](), list[tuple[bool, int, int]]()
+    layouts = tuple((walk.layouts[name].whole, walk.layouts[name].parts) for name in node.inputs)
+    key = node.output, region, layouts
+    if key not in walk.facts.origins:
+        sources = _sources(walk, node)
+        if region is not None:
+            line, cols, part = region
+            sources = sources[line, slice(*cols), slice(*part)]
+        walk.facts.origins[key] = _origins(walk, node, sources.reshape(-1))
+    lines, runs, begins = walk.facts.origins[key]
+    _, _, name, element = min(((b.operand != lead, b.position, b.operand, b.element) for b in begins), default=_NOTHING)
+    return RegionOrigins(lines, max(0, walk.layouts[name].core_of(element)) if name else 0, runs)
+
+
+_NOTHING = (True, 0, "", 0)
+
+
+def _origins(walk: WorkWalk, node: Node, wanted: Ints) -> MoveRegion:
+    """Returns the origins of elements `wanted` of the operands of a move, which are numbered one after another."""
+    first, lines, begins = 0, list[LineRegion](), list[OperandBegin]()
     where, offset = np.full(len(wanted), -1), np.zeros(len(wanted), np.int64)
     for name in node.inputs:
         size = walk.image(name).elements
@@ -38,16 +60,14 @@ def find_origins(walk: WorkWalk, node: Node, wanted: Ints, lead: str = "") -> Re
             number, offset[inside], regions = _line_regions(walk, name, wanted[inside] - first)
             where[inside] = len(lines) + number
             lines += regions
-            cell = int(walk.layouts[name].cell_of_element.reshape(-1)[wanted[inside[0]] - first])
-            cores.append((name != lead, int(inside[0]), walk.layouts[name].core_of(cell)))
+            begins.append(OperandBegin(name, int(inside[0]), int(wanted[inside[0]]) - first))
         first += size
     runs = find_runs(where, offset)
-    core = max(0, min(cores)[2]) if cores else 0
     if len(lines) == 1 and len(runs) == 1 and runs[0, 3] == 1:
-        return RegionOrigins(tuple(lines), core, ())
+        return MoveRegion(tuple(lines), (), tuple(begins))
     kinds, counts = np.unique(np.stack([runs[:, 4], (runs[:, 3] != 1) & (runs[:, 4] > 1)]), axis=1, return_counts=True)
     copies = tuple((n, bool(s), c) for n, s, c in zip(*kinds.tolist(), counts.tolist(), strict=True))
-    return RegionOrigins(tuple(lines), core, copies)
+    return MoveRegion(tuple(lines), copies, tuple(begins))
 
 
 def _line_regions(walk: WorkWalk, name: str, elements: Ints) -> tuple[Ints, Ints, list[LineRegion]]:
@@ -116,7 +136,7 @@ def bring_region(
     if not walk.once("region", name, line, part, cols, core):
         return
     if name in walk.layouts:
-        if walk.layouts[name].whole and name in walk.parts:
+        if walk.layouts[name].whole and name in walk.facts.parts:
             cut_lines(walk, name)
         layout = walk.layouts[name]
         for p, (low, high) in enumerate(layout.parts):
@@ -125,9 +145,9 @@ def bring_region(
                 if cell.core != core:
                     walk.move_cell(work, name, cell, core, width * both, times)
         return
-    node = walk.views[name]
+    node = walk.facts.views[name]
     for operand in node.inputs:
-        if operand in walk.views and operand not in walk.layouts:
+        if operand in walk.facts.views and operand not in walk.layouts:
             materialise(walk, operand)
     gather(walk, work, view_origins(walk, node, line, part, cols), core, times)
 
@@ -136,39 +156,38 @@ def view_origins(walk: WorkWalk, node: Node, line: int, part: Range, cols: Range
     """Returns the origins of a region of a view, which several cores may ask for."""
     key = node.output, line, part, cols
     if key not in walk.regions:
-        region = _sources(walk, node)[line, slice(*cols), slice(*part)]
-        walk.regions[key] = find_origins(walk, node, region.reshape(-1))
+        walk.regions[key] = find_origins(walk, node, (line, cols, part))
     return walk.regions[key]
 
 
 def materialise(walk: WorkWalk, name: str) -> None:
     """Adds the work that makes a view: where the next layer reads it if known, else where its elements are."""
-    node, image = walk.views[name], walk.image(name)
+    node, image = walk.facts.views[name], walk.image(name)
     for operand in node.inputs:
-        if operand in walk.views and operand not in walk.layouts:
+        if operand in walk.facts.views and operand not in walk.layouts:
             materialise(walk, operand)
     made = walk.makers[name][0] if name in walk.makers else walk.start_work(name, 1, walk.needs_all(node))
-    if name not in walk.parts:
-        origins = find_origins(walk, node, _sources(walk, node).reshape(-1))
+    if name not in walk.facts.parts:
+        origins = find_origins(walk, node)
         gather(walk, made, origins, origins.core)
         walk.bind_tiles(name, [origins.core])
         return
     lines: list[CellLine] = []
     for y in range(image.rows):
         line: list[tuple[PlacedCell, ...]] = []
-        for part in walk.parts[name]:
+        for part in walk.facts.parts[name]:
             cells = _wanted_cells(walk, name, part) or tuple(_owned_cells(walk, node, y))
             for cell in cells:
                 origins = view_origins(walk, node, y, part, (cell.first, cell.last))
                 gather(walk, made, origins, cell.core)
             line.append(cells)
         lines.append(tuple(line))
-    walk.layouts[name] = CellLayout(image, walk.parts[name], tuple(lines) if len({*lines}) > 1 else (lines[0],))
+    walk.layouts[name] = CellLayout(image, walk.facts.parts[name], tuple(lines) if len({*lines}) > 1 else (lines[0],))
 
 
 def _wanted_cells(walk: WorkWalk, name: str, part: Range) -> tuple[PlacedCell, ...]:
     """Returns the cells in which the next layer by line reads channels of a view; none if there is no such layer."""
-    for node in find_pointwise_readers(walk.readers, name):
+    for node in find_pointwise_readers(walk.facts.readers, name):
         chosen = walk.decision.layers.get(filter_key(node))
         if isinstance(chosen, LineUnfolding):
             return tuple(PlacedCell(*cols, chosen.receiving_core(s, part)) for s, cols in enumerate(chosen.grid.cols))
@@ -199,7 +218,7 @@ def _owned_cells(walk: WorkWalk, node: Node, line: int) -> Iterator[PlacedCell]:
 def add_whole_move(walk: WorkWalk, node: Node) -> None:
     """Adds a rearrangement of whole tensors, on the core of the first element."""
     work = walk.start_work(node.output, 1, walk.needs_all(node))
-    origins = find_origins(walk, node, _sources(walk, node).reshape(-1))
+    origins = find_origins(walk, node)
     gather(walk, work, origins, origins.core)
     walk.bind_tiles(node.output, [origins.core])
 
@@ -210,7 +229,7 @@ def add_whole_move(walk: WorkWalk, node: Node) -> None:
 def stacks_rows(walk: WorkWalk, node: Node, operator: Move) -> bool:
     """True if nothing reads a move whose rows are tensors of one pixel, in any order: they stay where they are."""
     image = walk.image(node.output)
-    if node.output in walk.readers or image.width > 1 or any(walk.image(name).pixels > 1 for name in node.inputs):
+    if node.output in walk.facts.readers or image.width > 1 or any(walk.image(name).pixels > 1 for name in node.inputs):
         return False
     if any(walk.image(name).channels != image.channels for name in node.inputs):
         return False
@@ -233,25 +252,18 @@ def add_stacked_rows(walk: WorkWalk, node: Node) -> None:
 
 def moves_by_line(walk: WorkWalk, node: Node) -> bool:
     """True if a rearrangement of lines has cores of its own, or each of its lines reads few lines of its operands."""
-    if node.output not in walk.parts or not all(walk.is_line_layout(name) for name in node.inputs):
+    if node.output not in walk.facts.parts or not all(walk.is_line_layout(name) for name in node.inputs):
         return False
-    return bool(walk.gatherers(node)) or _element_origins(walk, node).most_lines() <= MOST_LINES
-
-
-def _element_origins(walk: WorkWalk, node: Node) -> MoveOrigins:
-    """Returns operand, line, column and channel that each element of a moved tensor comes from."""
-    assert isinstance(node.operator, Move)
-    images = [walk.image(name) for name in node.inputs]
-    return MoveOrigins.from_sources(node.operator.sources, walk.image(node.output), images)
+    return bool(walk.gatherers(node)) or walk.facts.move(node)[1] <= MOST_LINES
 
 
 def add_line_move(walk: WorkWalk, node: Node) -> None:
     """Adds a rearrangement line by line, on the cores of the operand that is ready last."""
-    image, parts = walk.image(node.output), walk.parts[node.output]
-    lead, places = max(node.inputs, key=walk.lead_order), _element_origins(walk, node)
+    image, parts = walk.image(node.output), walk.facts.parts[node.output]
+    lead, places = max(node.inputs, key=walk.lead_order), walk.facts.move(node)[0]
     work = walk.start_work(node.output, image.rows, _move_needs(walk, node, places))
     gatherers = dict(walk.gatherers(node))
-    sources, columns = _sources(walk, node), [*gatherers] or _columns(walk, node, lead, places)
+    columns = [*gatherers] or _columns(walk, node, lead, places)
     uneven = bool(gatherers) or any(len(walk.layouts[name].lines) > 1 for name in node.inputs)
     count = image.rows if uneven else min(image.rows, MOST_LINES)  # else few lines in the middle stand for all
     first = (image.rows - count) // 2
@@ -261,7 +273,7 @@ def add_line_move(walk: WorkWalk, node: Node) -> None:
         for low, high in parts:
             cells: list[PlacedCell] = []
             for cols in columns:
-                origins = find_origins(walk, node, sources[y, slice(*cols), low:high].reshape(-1), lead)
+                origins = find_origins(walk, node, (y, cols, (low, high)), lead)
                 cell = PlacedCell(*cols, gatherers.get(cols, origins.core))
                 cells.append(cell)
                 gather(walk, work, origins, cell.core, image.rows / count)

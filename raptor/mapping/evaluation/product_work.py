@@ -21,7 +21,7 @@ def add_product(walk: WorkWalk, node: Node, operator: Dot) -> None:
         count = (cols[1] - cols[0]) * width
         work.compute_ns[core] += count * (vector_ns(walk.chip(left), channels, 2) + ISSUE_NS)
         lines[line].append(PlacedCell(*cols, core))
-    parts = walk.parts[node.output]
+    parts = walk.facts.parts[node.output]
     cells: list[CellLine] = [tuple(tuple(sorted(line)) for _ in parts) for line in lines]
     walk.layouts[node.output] = layout = CellLayout(walk.image(node.output), parts, tuple(cells))
     work.steps = layout.rounds

@@ -1,6 +1,7 @@
 """Origins of the elements of a region of a rearranged tensor."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from raptor.mapping.modes.line_streaming import Range
 
@@ -18,6 +19,23 @@ class LineRegion:
     cols: Range
     channels: Range
     cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OperandBegin:
+    """The first element of a region that comes from an operand: its position in the region, and in the operand."""
+
+    operand: str
+    position: int
+    element: int
+
+
+class MoveRegion(NamedTuple):
+    """Facts about a region for all decisions with the same channel ranges: see `RegionOrigins`; begins: of operands."""
+
+    lines: tuple[LineRegion, ...]
+    runs: tuple[tuple[int, bool, int], ...]
+    begins: tuple[OperandBegin, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from raptor.graph.ir import Filter, Graph, Node
-from raptor.graph.layers import filter_key, graph_tile_channels
+from raptor.graph.ir import Graph, Node
+from raptor.graph.layers import filter_key
 from raptor.graph.window import Window
 from raptor.mapping.decision import Decision, LineFlow
 from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, PlacedCell, cells_under
+from raptor.mapping.evaluation.graph_facts import GraphFacts
 from raptor.mapping.evaluation.node_work import NodeWork, StepNeed
 from raptor.mapping.evaluation.region_origins import RegionOrigins
-from raptor.mapping.modes.critical_operand import CriticalPosition, find_critical_positions
-from raptor.mapping.modes.epilogue_cost import find_sunk_maps
-from raptor.mapping.modes.line_streaming import ChannelRanges, Range, cut_channels, find_views, line_channel_ranges
+from raptor.mapping.modes.critical_operand import CriticalPosition
+from raptor.mapping.modes.line_streaming import Range, cut_channels
 from raptor.mapping.modes.window_axis import input_lines_read
 from raptor.target.arch import Target
 from raptor.target.chip_elements import ElementType
@@ -25,27 +25,19 @@ from raptor.target.tensor_layout import Image
 class WorkWalk:
     """The layouts and the work of the nodes so far.
 
-    parts: channel ranges of the tensors that stream; empty if values are whole tiles. layouts: where the elements of
-    each tensor are; views have none until they are materialised. regrouped: tensors by the keys of their layouts with
-    other channel ranges. makers: the work that makes each tensor. views: nodes of the moves of which only regions are
-    made, `regions`. critical, sunk, turns: position of each tensor in the critical path, the layer on whose cores it is
-    computed (`find_sunk_maps`), and its number in the order in which tensors are made.
-    tile: channels of a whole tile. chips: the target with each element type. constants: for each core, the elements of
-    its constants, by contents, and for how many pixels they are repeated; constant_readers: the first work that reads
-    one. crossbars: crossbars in use on each core. lines_on: pixels of a line that were copied to a core, keyed by
-    tensor, line, channel range and core. done: what happens once only (`once`). steps: tensors that each layer makes.
+    layouts: where the elements of each tensor are; views have none until they are materialised. regrouped: tensors by
+    the keys of their layouts with other channel ranges. makers: the work that makes each tensor. chips: the target with
+    each element type. constants: for each core, the elements of its constants, by contents, and for how many pixels
+    they are repeated; constant_readers: the first work that reads one. crossbars: crossbars in use on each core.
+    lines_on: pixels of a line that were copied to a core, keyed by tensor, line, channel range and core. done: what
+    happens once only (`once`). regions: of views, which several cores may ask for.
     """
 
     graph: Graph
     decision: Decision
     arch: Target
-    parts: dict[str, ChannelRanges] = field(init=False)
-    critical: dict[str, CriticalPosition] = field(init=False)
-    sunk: dict[str, str] = field(init=False)
-    views: dict[str, Node] = field(init=False)
-    tile: int = field(init=False)
+    facts: GraphFacts
     chips: dict[ElementType, Target] = field(default_factory=dict[ElementType, Target])
-    turns: dict[str, int] = field(init=False)
     layouts: dict[object, CellLayout] = field(default_factory=dict[object, CellLayout])
     regrouped: dict[str, str] = field(default_factory=dict[str, str])
     makers: dict[str, list[NodeWork]] = field(default_factory=dict[str, list[NodeWork]])
@@ -58,22 +50,6 @@ class WorkWalk:
     lines_on: defaultdict[object, list[Range]] = field(default_factory=lambda: defaultdict(list[Range]))
     done: set[object] = field(default_factory=set[object])
     regions: dict[object, RegionOrigins] = field(default_factory=dict[object, RegionOrigins])
-    readers: dict[str, list[Node]] = field(init=False)
-    steps: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list[str]))
-
-    def __post_init__(self) -> None:
-        streams = isinstance(self.decision.flow, LineFlow) and self.decision.flow.streamed
-        self.parts = line_channel_ranges(self.graph, self.arch) if streams else {}
-        views = find_views(self.graph, self.parts)
-        self.views = {node.output: node for node in self.graph.nodes if node.output in views}
-        self.critical, self.sunk = find_critical_positions(self.graph), find_sunk_maps(self.graph)
-        self.readers = self.graph.readers()
-        self.tile = graph_tile_channels(self.graph, self.arch)
-        made = (*self.graph.inputs, *(node.output for node in self.graph.nodes))
-        self.turns = {name: turn for turn, name in enumerate(made)}
-        for node in self.graph.nodes:
-            if isinstance(node.operator, Filter):
-                self.steps[filter_key(node)].append(node.output)
 
     @property
     def flow(self) -> LineFlow | None:
@@ -125,7 +101,7 @@ class WorkWalk:
 
     def lead_order(self, name: str) -> tuple[bool, CriticalPosition]:
         """Returns a key by which the largest operand leads: it is on cores, and made last on the critical path."""
-        return self.layouts[name].first_core != GLOBAL_MEMORY, self.critical[name]
+        return self.layouts[name].first_core != GLOBAL_MEMORY, self.facts.critical[name]
 
     def is_line_layout(self, name: str) -> bool:
         """True if a tensor exists as lines on cores or in global memory."""
@@ -134,11 +110,11 @@ class WorkWalk:
     def same_pixels(self, name: str, other: str) -> bool:
         """True if tensor `name` streams and has as many rows and columns as `other`."""
         a, b = self.image(name), self.image(other)
-        return name in self.parts and (a.rows, a.width) == (b.rows, b.width)
+        return name in self.facts.parts and (a.rows, a.width) == (b.rows, b.width)
 
     def bind_tiles(self, name: str, cores: list[int]) -> None:
         """Records whole tiles of a tensor: channel range k is on `cores[k]`, or all on the last core of the list."""
-        image, parts = self.image(name), cut_channels(self.image(name).channels, self.tile)
+        image, parts = self.image(name), cut_channels(self.image(name).channels, self.facts.tile)
         cells = tuple((PlacedCell(0, image.width, cores[min(k, len(cores) - 1)]),) for k in range(len(parts)))
         self.layouts[name] = CellLayout(image, parts, (cells,), whole=True)
 
@@ -184,7 +160,7 @@ class WorkWalk:
 
     def layer_steps(self, node: Node) -> tuple[int, int]:
         """Returns (number of a time step of a recurrent layer, number of its steps)."""
-        steps = self.steps[filter_key(node)]
+        steps = self.facts.steps[filter_key(node)]
         return steps.index(node.output), len(steps)
 
 

@@ -64,7 +64,7 @@ def _add_sums(walk: WorkWalk, work: NodeWork, node: Node, operator: Filter, plac
         columns[matrix.cols][core] = None
     homes: list[int] = []
     for (low, high), cores in columns.items():
-        tiles = cut_channels(high - low, walk.tile)
+        tiles = cut_channels(high - low, walk.facts.tile)
         for n, (first, last) in enumerate(tiles):
             home, elements = [*cores][n * len(cores) // len(tiles)], pixels * (last - first)
             homes.append(home)

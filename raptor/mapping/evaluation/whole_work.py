@@ -22,7 +22,7 @@ def bring_whole(walk: WorkWalk, work: NodeWork, name: str, core: int, share: flo
 
 def cut_lines(walk: WorkWalk, name: str) -> None:
     """Replaces whole tiles of a tensor that streams by lines on their cores."""
-    whole, parts = walk.layouts[name], walk.parts[name]
+    whole, parts = walk.layouts[name], walk.facts.parts[name]
     cores = [cells[0].core for cells in whole.lines[0]]
     image = whole.image
     cells = tuple((PlacedCell(0, image.width, cores[min(p, len(cores) - 1)]),) for p in range(len(parts)))
@@ -39,7 +39,7 @@ def add_whole_node(walk: WorkWalk, node: Node) -> None:
     image, chip = walk.image(node.output), walk.chip(node.output)
     home = _home(walk, node)
     tiles = [cells[0].core for cells in home.lines[0]] if home is not None else [0]
-    spread = isinstance(node.operator, Map) and len(tiles) == -(-image.channels // walk.tile)
+    spread = isinstance(node.operator, Map) and len(tiles) == -(-image.channels // walk.facts.tile)
     cores = tiles if spread else tiles[:1]
     for name in node.inputs:
         layout = walk.layouts.get(name)
@@ -63,7 +63,7 @@ def _home(walk: WorkWalk, node: Node) -> CellLayout | None:
     if not given:
         return None
     if isinstance(node.operator, Map) and walk.image(node.output).pixels == 1:
-        return walk.layouts[max(given, key=walk.turns.__getitem__)]
+        return walk.layouts[max(given, key=walk.facts.turns.__getitem__)]
     return walk.layouts[given[0]]
 
 
