@@ -26,7 +26,7 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> To
     behind: set[str] = set()
     made: dict[str, int] = {}  # the last chain that a tensor depends on
     relays: dict[int, dict[str, None]] = {}
-    for node in graph.nodes:
+    for node in _by_depth(graph):
         made[node.output] = max((made[name] for name in node.inputs if name in made), default=0)
         if isinstance(node.operator, Elementwise):
             early = (n for n in node.inputs if made.get(n, made[node.output]) < made[node.output])
@@ -56,6 +56,18 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> To
         for i, together in enumerate(found.products)
     )
     return TokenStages(tuple(chains), tuple(passing), found.breaks)
+
+
+def _by_depth(graph: Graph) -> list[Node]:
+    """Returns the nodes by the number of products of two computed tensors that they depend on, else in their order.
+
+    So a layer that makes values is before the attention that reads them, wherever the model has it.
+    """
+    depth: dict[str, int] = {}
+    for node in graph.nodes:
+        depth[node.output] = max((depth.get(name, 0) for name in node.inputs), default=0)
+        depth[node.output] += isinstance(node.operator, Dot)
+    return sorted(graph.nodes, key=lambda node: depth[node.output])
 
 
 @dataclass(slots=True)
