@@ -5,35 +5,39 @@ gets its next faster grid of cores, as long as cores are left.
 """
 
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import itemgetter
 
 from raptor.common.errors import RaptorError
-from raptor.graph.ir import Filter, Graph
-from raptor.graph.layers import find_filters, find_layer_nodes, graph_tile_channels, is_dense, layer_target
+from raptor.graph.ir import Graph
+from raptor.graph.layers import find_filters, graph_tile_channels
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.bin_packing import pack_layers
 from raptor.mapping.allocation.latency_rebalancing import rebalance_cores
 from raptor.mapping.allocation.pair_sharing import CoreDivision, share_in_pairs
 from raptor.mapping.allocation.phase_sharing import PhaseSharing, number_phases
 from raptor.mapping.allocation.tail_sharing import TailSharing
+from raptor.mapping.allocation.whole_layers import (
+    SpareCores,
+    number_neighbourhoods,
+    place_whole_layers,
+    renumber_layers,
+    slowest_dense_ns,
+)
 from raptor.mapping.decision import (
     Decision,
-    FullyConnected,
-    KernelUnfolding,
     LayerRecord,
     LineFlow,
     LineUnfolding,
     renumber_record,
 )
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, chip_patience_ns
-from raptor.mapping.modes.dense_unfolding import choose_dense_matrices, dense_latency_ns, spread_matrices
 from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue, find_epilogues
-from raptor.mapping.modes.kernel_unfolding import fill_cores, unfold_kernel
 from raptor.mapping.modes.line_plans import gather_plans, load_plans
-from raptor.mapping.modes.line_streaming import find_gathers, line_channel_ranges
+from raptor.mapping.modes.line_streaming import ChannelRanges, find_gathers, line_channel_ranges
 from raptor.mapping.modes.plan_cache import PlanCache, plan_layers
 from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, choose_plans, pareto_front, place_in_order
 from raptor.mapping.modes.step_replication import (
@@ -88,85 +92,131 @@ class NothingStreamsError(RaptorError):
     """Raised if the chip is too small even if no layer streams; another strategy may fit."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedDecision:
+    """A decision, and the work by which its cores were divided.
+
+    planned_ns: work in ns of the busiest core of each layer by line and each tensor with loaders, by key, as far as it
+    has cores of its own or shares them in turns; without chains of a transformer.
+    """
+
+    decision: Decision
+    planned_ns: Mapping[str, float]
+
+
 def map_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs = DEFAULT_KNOBS) -> Decision:
     """Returns the decision of `rows` about a graph with all rewrites for streaming. `cache`: see `plan_layers`.
 
     Raises `NothingStreamsError` if no layer can stream on a chip of this size.
     """
-    lines = _map_lines(graph, arch, knobs, cache)
-    if arch.chips > 1 and arch.places is None:
-        lines = _map_stages(graph, arch, knobs, cache, lines)
-    if lines is None:
-        raise NothingStreamsError("no layer can be computed by line on a chip of this size")
-    layers, flow = lines
-    return Decision("rows", graph_tile_channels(graph, arch), flow, layers)
+    return RowMapper(graph, arch, cache).plan(knobs).decision
 
 
-def _map_stages(
-    graph: Graph, arch: Target, knobs: TuningKnobs, cache: PlanCache, whole: LineDecision | None
-) -> LineDecision | None:
-    """Returns layers and flow for several chips. `whole`: the decision that takes all chips as one."""
+@dataclass(frozen=True)
+class RowMapper:
+    """Makes decisions of `rows` about a graph with all rewrites for streaming.
 
-    def mapped(part: Graph, chip: Target, fed: Collection[str]) -> LineDecision | None:
-        return _map_lines(part, chip, knobs, cache, fed)
-
-    return map_to_chips(graph, arch, knobs, cache, mapped, whole)
-
-
-def _map_lines(
-    graph: Graph, arch: Target, knobs: TuningKnobs, cache: PlanCache, fed: Collection[str] = ()
-) -> LineDecision | None:
-    """Returns the layers on crossbars, and the flow with its loaders; None if the chip is too small.
-
-    `fed`: inputs that other chips send, so that no loader is needed.
+    `cache`: see `plan_layers`. `fed`: inputs that other chips send, so that no loader is needed.
     """
-    work = find_epilogues(graph, arch)
-    inputs = _input_plans(graph, arch, work, fed)
-    after = {key: each.elements_ns for key, each in work.items()}
-    stages = find_stages(graph, arch, after)
-    tokens = None if stages is None else _beside_tokens(graph, arch, stages, inputs, knobs, cache)
-    if tokens is not None:
-        return tokens
-    task = _MappingTask(graph, arch, knobs, plan_layers(graph, arch, knobs, cache=cache), inputs)
-    fitting = _fit(task, after)
-    return None if fitting is None else _numbered(task, *fitting, TokenCores())
+
+    graph: Graph
+    arch: Target
+    cache: PlanCache
+    fed: Collection[str] = ()
+
+    def plan(self, knobs: TuningKnobs, corrections: Mapping[str, float] | None = None) -> PlannedDecision:
+        """Returns the decision by some knobs, with the work by which it was made.
+
+        `corrections`: factors on the planned work of layers by line and of loaders, by key; other layers keep theirs.
+        Raises `NothingStreamsError` if no layer can stream on a chip of this size.
+        """
+        planned_ns: dict[str, float] = {}
+        lines = self.map_lines(knobs, corrections or {}, planned_ns)
+        if self.arch.chips > 1 and self.arch.places is None:
+            lines = self._map_stages(knobs, lines)
+        if lines is None:
+            raise NothingStreamsError("no layer can be computed by line on a chip of this size")
+        layers, flow = lines
+        return PlannedDecision(Decision("rows", graph_tile_channels(self.graph, self.arch), flow, layers), planned_ns)
+
+    def _map_stages(self, knobs: TuningKnobs, whole: LineDecision | None) -> LineDecision | None:
+        """Returns layers and flow for several chips. `whole`: the decision that takes all chips as one."""
+
+        def mapped(part: Graph, chip: Target, fed: Collection[str]) -> LineDecision | None:
+            return RowMapper(part, chip, self.cache, fed).map_lines(knobs, {}, {})
+
+        return map_to_chips(self.graph, self.arch, knobs, self.cache, mapped, whole)
+
+    @cached_property
+    def parts(self) -> dict[str, ChannelRanges]:
+        return line_channel_ranges(self.graph, self.arch)
+
+    @cached_property
+    def epilogues(self) -> Mapping[str, Epilogue]:
+        return find_epilogues(self.graph, self.arch)
+
+    @cached_property
+    def stages(self) -> TokenStages | None:
+        return find_stages(self.graph, self.arch, {key: each.elements_ns for key, each in self.epilogues.items()})
+
+    @cached_property
+    def input_plans(self) -> dict[str, list[LayerPlan]]:
+        """Plans to load model inputs, and to gather lines from them."""
+        graph, arch, parts, fed = self.graph, self.arch, self.parts, self.fed
+        gathers = {name: n for name, n in find_gathers(graph, parts).items() if not {*n.inputs}.intersection(fed)}
+        read = {name for node in graph.nodes if node.output not in gathers for name in node.inputs}
+        loads = {
+            n: list(load_plans(graph.tensors[n].image, arch, parts[n], self.epilogues.get(n, NO_EPILOGUE)))
+            for n in graph.inputs
+            if n in parts and n in read and n not in fed
+        }
+        return loads | {
+            name: list(gather_plans(node, graph, arch, parts[name], self.epilogues.get(name, NO_EPILOGUE)))
+            for name, node in gathers.items()
+        }
+
+    def map_lines(
+        self, knobs: TuningKnobs, corrections: Mapping[str, float], planned_ns: dict[str, float]
+    ) -> LineDecision | None:
+        """Returns the layers on crossbars, and the flow with its loaders; None if the chip is too small.
+
+        `corrections`: see `plan`. `planned_ns`: gets the planned work.
+        """
+        inputs = {
+            name: [plan.weighted(1, corrections.get(name, 1.0)) for plan in plans]
+            for name, plans in self.input_plans.items()
+        }
+
+        def layers(without: Container[str] = ()) -> dict[str, list[LayerPlan]]:
+            return plan_layers(
+                *(self.graph, self.arch, knobs, without, self.cache),
+                parts=self.parts,
+                after=self.epilogues,
+                corrections=corrections,
+            )
+
+        if self.stages is not None:
+            task = _MappingTask(self.graph, self.arch, knobs, layers(self.stages.keys), inputs)
+            tokens = _beside_tokens(task, self.stages)
+            if tokens is not None:
+                return tokens
+        task = _MappingTask(self.graph, self.arch, knobs, layers(), inputs)
+        fitting = _fit(task, {key: each.elements_ns for key, each in self.epilogues.items()})
+        if fitting is None:
+            return None
+        planned_ns.update((key, placed.plan.core_ns) for key, placed in fitting[1].items())
+        return _numbered(task, *fitting, TokenCores())
 
 
-def _input_plans(
-    graph: Graph, arch: Target, work: Mapping[str, Epilogue], fed: Collection[str]
-) -> dict[str, list[LayerPlan]]:
-    """Returns plans to load model inputs, and to gather lines from them; `work`: epilogues. `fed`: see `_map_lines`."""
-    parts = line_channel_ranges(graph, arch)
-    gathers = {name: n for name, n in find_gathers(graph, parts).items() if not {*n.inputs}.intersection(fed)}
-    read = {name for node in graph.nodes if node.output not in gathers for name in node.inputs}
-    loads = {
-        n: list(load_plans(graph.tensors[n].image, arch, parts[n], work.get(n, NO_EPILOGUE)))
-        for n in graph.inputs
-        if n in parts and n in read and n not in fed
-    }
-    return loads | {
-        name: list(gather_plans(node, graph, arch, parts[name], work.get(name, NO_EPILOGUE)))
-        for name, node in gathers.items()
-    }
-
-
-def _beside_tokens(
-    graph: Graph,
-    arch: Target,
-    stages: TokenStages,
-    inputs: dict[str, list[LayerPlan]],
-    knobs: TuningKnobs,
-    cache: PlanCache,
-) -> tuple[dict[str, LayerRecord], LineFlow] | None:
+def _beside_tokens(task: _MappingTask, stages: TokenStages) -> tuple[dict[str, LayerRecord], LineFlow] | None:
     """Returns layers and flow with chains and attentions on cores of their own; None if the chip is too small.
 
     The slowest of the other layers gets more cores as long as that lowers interval x latency; its time counts in both.
     """
-    others = plan_layers(graph, arch, knobs, stages.keys, cache)
-    task = _MappingTask(graph, arch, knobs, others, inputs)
+    graph, arch, knobs, others, inputs = task.graph, task.arch, task.knobs, task.layers, task.inputs
     tokens = {name for name in inputs if is_token_layout(graph.tensors[name].image)}
     fronts = {k: pareto_front(p) for k, p in (others | {n: p for n, p in inputs.items() if n not in tokens}).items()}
-    whole, used = _place_whole(graph, _not_by_line(graph, others.keys() | stages.keys), arch, apart=True)
+    whole, used = place_whole_layers(graph, number_neighbourhoods(graph, others.keys() | stages.keys), arch, apart=True)
     at = dict.fromkeys(fronts, 0)
     tried: list[tuple[float, dict[str, int], TokenCores]] = []
     while True:
@@ -187,7 +237,7 @@ def _beside_tokens(
         return None
     _, at, choice = min(tried, key=itemgetter(0))
     placed = place_in_order({key: fronts[key][i] for key, i in at.items()})
-    behind = _moved_all(whole, _first_free(placed) + choice.cores)
+    behind = renumber_layers(whole, _first_free(placed) + choice.cores)
     return _numbered(task, behind, placed, choice)
 
 
@@ -214,10 +264,6 @@ def _numbered(
     )
 
 
-def _moved_all(layers: dict[str, WholeLayer], first: int) -> dict[str, WholeLayer]:
-    return {key: renumber_record(layer, first.__add__) for key, layer in layers.items()}
-
-
 def _slowest_ns(placed: Mapping[str, PlacedPlan]) -> float:
     return max((p.plan.core_ns for p in placed.values()), default=0.0)
 
@@ -239,8 +285,8 @@ def _fit(
     graph, arch, layers, share = task.graph, task.arch, task.layers, task.knobs.share
     fronts = {key: pareto_front(plans) for key, plans in task.plans.items()}
     while True:
-        others = _not_by_line(graph, layers)
-        whole, used = _place_whole(graph, others, arch, apart=True)
+        others = number_neighbourhoods(graph, layers)
+        whole, used = place_whole_layers(graph, others, arch, apart=True)
         placed = choose_plans(fronts, arch.usable_cores, used, share)
         if placed is not None:
             steps = list(find_recurrent_steps(graph, whole, others, after_ns, arch))
@@ -249,7 +295,7 @@ def _fit(
                 relays = find_relay_steps(graph, steps)
                 placed = choose_plans(slow, arch.usable_cores, used, share) or placed
                 copied, placed = _copy_steps([*steps, *relays], slow, arch.usable_cores, used, placed, share)
-                return _moved_all(whole | copied, _first_free(placed)), placed
+                return renumber_layers(whole | copied, _first_free(placed)), placed
             spread = _spread_dense(task, others, fronts, whole, placed)
             whole, used, placed = spread or (whole, used, placed)
             shared = _share_last(task) or _share_phases(task, placed)
@@ -257,13 +303,13 @@ def _fit(
             if shared is not None and (spread is None or _dense_cost(task, *shared) <= _dense_cost(task, *apart)):
                 return shared
             placed = _divide(task, fronts, placed, arch.usable_cores - used)
-            return _moved_all(whole, _first_free(placed)), placed
-        whole, used = _place_whole(graph, others, arch, apart=False)
+            return renumber_layers(whole, _first_free(placed)), placed
+        whole, used = place_whole_layers(graph, others, arch, apart=False)
         placed = choose_plans(fronts, arch.usable_cores, used, share)
         if placed is None and used < arch.usable_cores:
             placed = pack_layers(task.plans, arch.usable_cores - used, arch.xbars_per_core)
         if placed is not None:
-            return _moved_all(whole, _first_free(placed)), placed
+            return renumber_layers(whole, _first_free(placed)), placed
         if not layers:
             return None
         del fronts[layers.popitem()[0]]
@@ -283,11 +329,11 @@ def _spread_dense(
     weights per pixel, so a single core would multiply one pixel after another.
     """
     graph, arch, share = task.graph, task.arch, task.knobs.share
-    if _slowest_dense_ns(graph, compact, arch) <= _slowest_ns(placed):
+    if slowest_dense_ns(graph, compact, arch) <= _slowest_ns(placed):
         return None
     best, found = _dense_cost(task, compact, placed), None
     for more in (2**n for n in range(arch.usable_cores.bit_length())):
-        whole, used = _place_whole(graph, others, arch, apart=True, spare=_Spare(more, _slowest_ns(placed)))
+        whole, used = place_whole_layers(graph, others, arch, apart=True, spare=SpareCores(more, _slowest_ns(placed)))
         plans = choose_plans(fronts, arch.usable_cores, used, share)
         if plans is not None and _dense_cost(task, whole, plans) < best:
             best, found = _dense_cost(task, whole, plans), (whole, used, plans)
@@ -296,28 +342,8 @@ def _spread_dense(
 
 def _dense_cost(task: _MappingTask, whole: Mapping[str, WholeLayer], plans: Mapping[str, PlacedPlan]) -> float:
     """Returns interval x weighted latency, estimated from the slowest dense and the slowest streamed layer."""
-    dense_ns, lines_ns = _slowest_dense_ns(task.graph, whole, task.arch), _slowest_ns(plans)
+    dense_ns, lines_ns = slowest_dense_ns(task.graph, whole, task.arch), _slowest_ns(plans)
     return max(dense_ns, lines_ns) * (dense_ns + lines_ns) ** task.knobs.latency
-
-
-def _slowest_dense_ns(graph: Graph, layers: Mapping[str, WholeLayer], arch: Target) -> float:
-    """Returns the largest load in ns of a core by fully connected layers."""
-    tile, nodes, filters, busy_ns = (
-        graph_tile_channels(graph, arch),
-        find_layer_nodes(graph),
-        find_filters(graph),
-        Counter[int](),
-    )
-    for key, layer in layers.items():
-        if _is_at_once(filters[key]):
-            own_ns = dense_latency_ns(layer.matrices, layer.cores, layer_target(graph, nodes[key], arch), tile)
-            busy_ns.update(dict.fromkeys(layer.cores, own_ns))
-    return max(busy_ns.values(), default=0.0)
-
-
-def _is_at_once(filter_: Filter) -> bool:
-    """True if a layer has one output pixel and is not recurrent."""
-    return filter_.window.out_pixels == 1 and not filter_.key
 
 
 def _divide(
@@ -368,17 +394,17 @@ def _copy_steps(
 def _share_last(task: _MappingTask) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]] | None:
     """Returns a result of `_fit` with cores shared by the last layers; None if these need few cores of their own."""
     graph, arch, layers = task.graph, task.arch, task.layers
-    others, order = _not_by_line(graph, layers), list(find_filters(graph))
+    others, order = number_neighbourhoods(graph, layers), list(find_filters(graph))
     behind = order.index(list(layers)[-1]) if layers else -1
     last = {key: run for key, run in others.items() if order.index(key) > behind}
     before = {key: run for key, run in others.items() if key not in last}
 
     def place(limit: int) -> tuple[dict[str, WholeLayer], int]:
-        return _place_whole(graph, last, arch.with_xbars_per_core(limit), apart=True)
+        return place_whole_layers(graph, last, arch.with_xbars_per_core(limit), apart=True)
 
     if place(arch.xbars_per_core)[1] < TAIL_SHARE * arch.usable_cores:
         return None
-    whole, used = _place_whole(graph, before, arch, apart=True)
+    whole, used = place_whole_layers(graph, before, arch, apart=True)
     filters = find_filters(graph)
     lines = {key: filters[key].window.out_lines for key in layers}
     least = max(-(-graph_tile_channels(graph, arch) // arch.weight_columns(filters[key].weight_bits)) for key in last)
@@ -386,8 +412,8 @@ def _share_last(task: _MappingTask) -> tuple[dict[str, WholeLayer], dict[str, Pl
     shared = TailSharing(task.plans, lines, place, least, free, arch.xbars_per_core, task.knobs.share).find_best()
     if shared is None:
         return None
-    moved = _moved_all(shared.last, shared.first)
-    return moved | _moved_all(whole, shared.end), shared.placed
+    moved = renumber_layers(shared.last, shared.first)
+    return moved | renumber_layers(whole, shared.end), shared.placed
 
 
 def _share_phases(
@@ -399,7 +425,11 @@ def _share_phases(
     cores loads all weights of a depthwise layer. So the time of these loads is added to the time of a plan.
     """
     graph, arch, knobs = task.graph, task.arch, task.knobs
-    number, constants, others = number_phases(graph), count_epilogue_constants(graph), _not_by_line(graph, task.layers)
+    number, constants, others = (
+        number_phases(graph),
+        count_epilogue_constants(graph),
+        number_neighbourhoods(graph, task.layers),
+    )
 
     def loaded(key: str, plan: LayerPlan) -> LayerPlan:
         port_ns = len(plan.grid.cols) * global_port_ns(arch, constants.get(key, 0))
@@ -415,7 +445,7 @@ def _share_phases(
     phase_of = {key: max(0, bisect_right(phases, number[key]) - 1) for key in others}
 
     def place(groups: Sequence[int]) -> tuple[dict[str, WholeLayer], int]:
-        return _place_whole(graph, {key: groups[phase_of[key]] for key in others}, arch, apart=True)
+        return place_whole_layers(graph, {key: groups[phase_of[key]] for key in others}, arch, apart=True)
 
     found = PhaseSharing([fronts[n] for n in phases], place, arch.usable_cores, arch.xbars_per_core, knobs.share)
     best = min(found.choices(), key=lambda c: cost(c.interval_ns, c.latency_ns), default=None)
@@ -423,66 +453,4 @@ def _share_phases(
     if best is None or cost(best.interval_ns, best.latency_ns) >= cost(max(times), sum(times)):
         return None
     placed = best.placed
-    return _moved_all(best.rest, _first_free(placed)), placed
-
-
-def _not_by_line(graph: Graph, by_line: Container[str]) -> dict[str, int]:
-    """Returns the layers that do not stream, each with the number of its neighbourhood.
-
-    Neighbourhoods are separated by layers `by_line`, and recurrent layers, whose steps take long, from others.
-    """
-    found: dict[str, int] = {}
-    number, recurrent = 0, False
-    for key, filter_ in find_filters(graph).items():
-        if key in by_line or recurrent != bool(filter_.key):
-            number, recurrent = number + 1, bool(filter_.key)
-        if key not in by_line:
-            found[key] = number
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Spare:
-    """Additional cores, over which fully connected layers that load a core by more than `most_ns` are spread."""
-
-    cores: int
-    most_ns: float
-
-
-def _place_whole(
-    graph: Graph, layers: Mapping[str, int], arch: Target, *, apart: bool, spare: _Spare | None = None
-) -> tuple[dict[str, WholeLayer], int]:
-    """Puts layers that do not stream on cores, one after another from core 0. Returns them, and their number of cores.
-
-    `layers`: see `_not_by_line`. If `apart`, only layers of one neighbourhood share a core: a core is occupied from its
-    first to its last work of a sample, and can begin the next sample only then. `spare`: see `_Spare`.
-    """
-    left = 0 if spare is None else spare.cores
-    found: dict[str, WholeLayer] = {}
-    busy_ns = Counter[int]()
-    core, free, tile = -1, 0, graph_tile_channels(graph, arch)
-    filters, nodes = find_filters(graph), find_layer_nodes(graph)
-    numbers = [*layers.values()]
-    for i, key in enumerate(layers):
-        if apart and i and numbers[i] != numbers[i - 1]:
-            free = 0
-        filter_ = filters[key]
-        wide, chip = is_dense(filter_), layer_target(graph, nodes[key], arch)
-        matrices = (
-            choose_dense_matrices(filter_, chip, tile, core, free) if wide else unfold_kernel(filter_, chip, tile)
-        )
-        matrices = tuple(matrices)
-        before = core
-        cores, (core, free) = fill_cores(matrices, core, free, arch)
-        if spare is not None and _is_at_once(filter_):
-            if left and max(busy_ns[c] for c in cores) + dense_latency_ns(matrices, cores, chip, tile) > spare.most_ns:
-                most = left + core - before
-                spread = spread_matrices(matrices, before + 1, most, chip, tile) if wide else None
-                if spread is not None:
-                    cores, core, free = spread, spread[-1], 0
-                elif not wide:
-                    cores, (core, free) = fill_cores(matrices, before, 0, arch)
-                left = most - (core - before)
-            busy_ns.update(dict.fromkeys(cores, dense_latency_ns(matrices, cores, chip, tile)))
-        found[key] = FullyConnected(matrices, cores) if wide else KernelUnfolding(matrices, cores)
-    return found, core + 1
+    return renumber_layers(best.rest, _first_free(placed)), placed

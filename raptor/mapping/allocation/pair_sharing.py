@@ -123,16 +123,16 @@ def layer_predecessors(graph: Graph) -> dict[str, frozenset[str]]:
 
 def _joined(a: str, b: str, plans: Mapping[str, Sequence[LayerPlan]], xbars: int, factor: float) -> list[SharingOption]:
     """Returns the Pareto front of options of two layers on the same cores, with one copy of each matrix."""
-    found: dict[int, SharingOption] = {}
+    found: dict[int, tuple[float, LayerPlan, LayerPlan]] = {}
     for first, second in product(_light(plans[a]), _light(plans[b])):
         cores, core_ns = max(first.cores, second.cores), factor * (first.core_ns + second.core_ns)
-        quick = cores not in found or core_ns < found[cores].core_ns
+        quick = cores not in found or core_ns < found[cores][0]
         if quick and first.xbars + second.xbars <= xbars:
-            found[cores] = SharingOption(cores, core_ns, {a: _single(first), b: _single(second)})
+            found[cores] = core_ns, first, second
     front: list[SharingOption] = []
-    for _, option in sorted(found.items()):
-        if not front or option.core_ns < front[-1].core_ns:
-            front.append(option)
+    for cores, (core_ns, first, second) in sorted(found.items(), key=lambda item: item[0]):
+        if not front or core_ns < front[-1].core_ns:
+            front.append(SharingOption(cores, core_ns, {a: _single(first), b: _single(second)}))
     return front
 
 

@@ -15,7 +15,6 @@ from raptor.mapping.knobs import (
     MEAN_RECEIVERS,
     MESSAGE_OVERHEAD_NS,
     MOST_INPUT_READERS,
-    TuningKnobs,
 )
 from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue
 from raptor.mapping.modes.integer_costs import with_accumulators
@@ -121,9 +120,12 @@ def estimate_input_readers(arch: Target) -> int:
 
 
 def enumerate_plans(
-    operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, knobs: TuningKnobs
+    operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, step_ns: float
 ) -> Iterator[LayerPlan]:
-    """Yields a plan for every grid of cores that holds the layer, and every shape of its blocks."""
+    """Yields a plan for every grid of cores that holds the layer, and every shape of its blocks.
+
+    `step_ns`: see `TuningKnobs`.
+    """
     window = operator.window
     outs = output_ranges(operator, parts, arch)
     for cols in _splits((0, window.out_dims[-1]), arch.usable_cores):
@@ -148,16 +150,19 @@ def enumerate_plans(
                 ranges = tuple((g[0][0], g[-1][1]) for g in chosen)
                 extra = extras[len(groups), len(chosen)]
                 shares = _shares(operator, groups, ranges, outs)
-                costs = [(_Cost(window, arch, phases, ranges, n, extra, knobs.products), group) for group, n in shares]
+                costs = [(_Cost(window, arch, phases, ranges, n, extra), group) for group, n in shares]
                 xbars = max(cost.xbars(shapes, group) for cost, group in costs)
                 if xbars <= arch.xbars_per_core:
-                    core_ns = max(cost.core_ns(busiest, group, widest, len(groups)) for cost, group in costs)
-                    step = max(1, int(knobs.step_ns / costs[0][0].block_ns(shapes[parts[0]])))
+                    core_ns, products_ns = max(
+                        (cost.core_ns(busiest, group, widest, len(groups)), cost.mvms_ns(busiest, group))
+                        for cost, group in costs
+                    )
+                    step = max(1, int(step_ns / costs[0][0].block_ns(shapes[parts[0]])))
                     # More copies are of no use: a core has at most `rob_size` products under way.
                     copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
                     grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies, clipped)
                     if not clipped or _saves_products(operator, parts, arch, grid):
-                        yield LayerPlan(grid, xbars, core_ns)
+                        yield LayerPlan(grid, xbars, core_ns, products_ns)
 
 
 def grid_ns(operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, grid: LineGrid) -> float:
@@ -195,7 +200,7 @@ def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "
     outs, window = output_ranges(operator, parts, arch), operator.window
     phases = count_bands(window, grid.height, clipped=grid.clipped)
     for group, n in _shares(operator, grid.ins, grid.outs, outs):
-        yield _Cost(window, arch, phases, grid.outs, n, extra_ns, 1.0), group
+        yield _Cost(window, arch, phases, grid.outs, n, extra_ns), group
 
 
 def _grids(
@@ -283,8 +288,7 @@ class _Cost:
     """Crossbars and work of a core of a grid.
 
     `phases`: number of bands of each shape. `outs`: output channels of the cores. `reading`: number of output channels
-    for which a block is multiplied. `extra_ns`: time of the other operations of the core. `products`: see
-    `TuningKnobs`."""
+    for which a block is multiplied. `extra_ns`: time of the other operations of the core."""
 
     window: Window
     arch: Target
@@ -292,7 +296,6 @@ class _Cost:
     outs: tuple[Range, ...]
     reading: int
     extra_ns: float
-    products: float
 
     @property
     def widest(self) -> int:
@@ -338,7 +341,7 @@ class _Cost:
         for band, count in self.phases.items():
             for block, alike in blocks:
                 elements = len(band.outs) * len(block.outs) * self.reading
-                product = self.products * _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
+                product = _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
                 total += alike * count * (product + elements * vector_element_ns(sums))
         return total
 

@@ -1,6 +1,6 @@
 """Plans of all layers of a graph that can stream, and a cache of plans for graphs with equal layers."""
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from raptor.graph.ir import Filter, Graph
@@ -33,15 +33,24 @@ class PlanCache:
 
 
 def plan_layers(
-    graph: Graph, arch: Target, knobs: TuningKnobs, without: Container[str] = (), cache: PlanCache | None = None
+    graph: Graph,
+    arch: Target,
+    knobs: TuningKnobs,
+    without: Container[str] = (),
+    cache: PlanCache | None = None,
+    *,
+    parts: Mapping[str, ChannelRanges] | None = None,
+    after: Mapping[str, Epilogue] | None = None,
+    corrections: Mapping[str, float] | None = None,
 ) -> dict[str, list[LayerPlan]]:
     """Returns all plans of each layer that can stream, by key; layers without a plan are left out.
 
-    `without`: results of layers to skip. `cache`: plans that were made before; new ones are added.
+    `without`: results of layers to skip. `cache`: plans that were made before; new ones are added. `parts`, `after`:
+    channel ranges and epilogues, if they are known. `corrections`: factors on the work of layers, by key.
     """
-    cache = cache or PlanCache()
-    parts = line_channel_ranges(graph, arch)
-    after = find_epilogues(graph, arch)
+    cache, corrections = cache or PlanCache(), corrections or {}
+    parts = line_channel_ranges(graph, arch) if parts is None else parts
+    after = find_epilogues(graph, arch) if after is None else after
     found: dict[str, list[LayerPlan]] = {}
     for node in graph.nodes:
         if node.output in without:
@@ -51,11 +60,15 @@ def plan_layers(
             more = after.get(filter_key(node), NO_EPILOGUE)
             # A line is cut into no more pieces than there are cores.
             pieces = min(arch.usable_cores, node.operator.window.out_dims[-1])
-            place = *plan_key(node.operator, parts[node.inputs[0]], chip, more), knobs, pieces
+            place = *plan_key(node.operator, parts[node.inputs[0]], chip, more), knobs.step_ns, pieces
             if place not in cache.plans:
-                cache.plans[place] = list(enumerate_plans(node.operator, parts[node.inputs[0]], chip, more, knobs))
+                cache.plans[place] = list(
+                    enumerate_plans(node.operator, parts[node.inputs[0]], chip, more, knobs.step_ns)
+                )
             if cache.plans[place]:
-                found[filter_key(node)] = cache.plans[place]
+                key = filter_key(node)
+                weights = knobs.products, corrections.get(key, 1.0)
+                found[key] = [plan.weighted(*weights) for plan in cache.plans[place]]
     return found
 
 

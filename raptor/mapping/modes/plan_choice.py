@@ -13,16 +13,24 @@ class LayerPlan:
     """One way to compute a layer line by line, with its cost.
 
     `xbars`: upper bound on the crossbars of a core of the grid, with one copy of each matrix. `core_ns`: work of the
-    busiest core for a sample.
+    busiest core for a sample; `products_ns` of it are for MVMs.
     """
 
     grid: LineGrid
     xbars: int
     core_ns: float
+    products_ns: float = 0.0
 
     @property
     def cores(self) -> int:
         return self.grid.cores
+
+    def weighted(self, products: float, correction: float = 1.0) -> "LayerPlan":
+        """Returns the plan with `products` times the work of MVMs, and then `correction` times all work."""
+        if products == correction == 1:
+            return self
+        core_ns = correction * (self.core_ns + (products - 1) * self.products_ns)
+        return LayerPlan(self.grid, self.xbars, core_ns, correction * products * self.products_ns)
 
 
 class CoreChoice(Protocol):
