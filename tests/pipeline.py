@@ -110,8 +110,8 @@ def passes(model: ModelProto, **options: Any) -> Passes:
 
 
 def map_by_rows(graph: Graph, arch: Target, knobs: TuningKnobs = DEFAULT_KNOBS) -> Decision:
-    """The decision of `rows` about a prepared graph, by the times of the chip."""
-    return pipeline.rewrite_and_map(graph, arch, rows_strategy(knobs)).decision
+    """The first decision of `rows` about a prepared graph, by the times of the chip."""
+    return pipeline.rewrite_and_map(graph, arch, rows_strategy(knobs).without_search()).decision
 
 
 def faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:

@@ -70,7 +70,7 @@ def measure_model(name: str, source: onnx.ModelProto, arch: Target, preset: str)
     graph = prepare_graph(graph, arch)
     found: list[StreamingRow] = []
     for given, share in CORE_SHARES.items():
-        decision = rewrite_and_map(graph, arch, rows_strategy(TuningKnobs(share=share))).decision
+        decision = rewrite_and_map(graph, arch, rows_strategy(TuningKnobs(share=share)).without_search()).decision
         assert isinstance(decision.flow, LineFlow), "the chip is large enough for lines"
         for order, streamed in ((BY_LAYER, False), (STREAMED, True)):
             changed = replace(decision, flow=replace(decision.flow, streamed=streamed))

@@ -31,7 +31,7 @@ from raptor.mapping.row_mapping import NothingStreamsError
 from raptor.mapping.scheduling.order_selection import STORED_ORDER, OrderObjective
 from raptor.mapping.strategies import Strategy
 from raptor.pim import GlobalMemory, PimProgram
-from raptor.spatial import Partition, Schedule
+from raptor.spatial import DecisionProgress, Partition, Schedule
 from raptor.target.arch import Target
 from raptor.transforms.choose_recipes import RequantMethod, choose_recipes, verify_graph
 from raptor.transforms.compose_gathers import compose_gathers
@@ -82,12 +82,14 @@ PASSES: tuple[Callable[..., object], ...] = (
 class MappedGraph:
     """A graph with all rewrites, and the decision about it. It has every layer of the prepared graph, too.
 
-    `label`: the name of the file that the decision is from in messages; empty for others.
+    `label`: the name of the file that the decision is from in messages; empty for others. `first`: the decision
+    that stays if the computes of `decision` are no better; None if there is nothing to compare.
     """
 
     graph: Graph
     decision: Decision
     label: str = ""
+    first: Decision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +159,9 @@ def _map(graph: Graph, timed: Target, mapper: MappingState, driver: Driver) -> M
     rewrites = run(choose_fusion, None, graph, timed, mapper, rewrites)
     graph = run(fuse_horizontally, verify_graph, graph, rewrites)
     graph = run(_if_streaming(compose_gathers, graph, rewrites), verify_graph, graph)
-    decision = run(map, None, graph, timed, mapper, rewrites).decision
-    return MappedGraph(graph, decision, mapper.source.label if isinstance(mapper.source, StoredDecision) else "")
+    found = run(map, None, graph, timed, mapper, rewrites)
+    label = mapper.source.label if isinstance(mapper.source, StoredDecision) else ""
+    return MappedGraph(graph, found.decision, label, found.first)
 
 
 def _if_streaming(rewrite: Callable[[Graph], Graph], graph: Graph, rewrites: RewriteChoice) -> Callable[[Graph], Graph]:
@@ -171,19 +174,53 @@ def complete(
 ) -> Completed:
     """Decides what depends on the computes: refinement, placement, and order of work, the latter by `aim`.
 
-    What a decision has of these stays. Results of passes are not checked here, but where they are lowered. Raises
-    `CapacityError` if the chip is too small, and `UserError` as `run_lowering` does.
+    Of two decisions (`MappedGraph.first`), the one with the better order is kept. What a decision has of these stays.
+    Results of passes are not checked here, but where they are lowered. Raises `CapacityError` if the chip is too small,
+    and `UserError` as `run_lowering` does.
     """
-    run, timed = (driver or Driver()).run, apply_pace(arch, mapped.decision.pace)
-    done = run(spatial.refine, None, mapped.graph, mapped.decision, timed)
-    with _naming_file(mapped.label):
-        done = run(spatial.choose_placement, None, mapped.graph, done, timed)
-    done = run(spatial.choose_order, None, done, timed, aim)
+    driver, known = driver or Driver(), PassResults()
+    if mapped.first is not None:
+        mapped, known = driver.timed("compare", _better_decision, mapped, mapped.first, arch, aim)
+    done = _complete(mapped, arch, aim, driver, known)
     known = PassResults()
     known.put(spatial.partition, done.partition)
     known.put(spatial.place_cores, done.placed)
     known.put(spatial.schedule, done.schedule)
     return Completed(replace(mapped, decision=done.decision), known)
+
+
+def _better_decision(
+    mapped: MappedGraph, first: Decision, arch: Target, aim: OrderObjective
+) -> tuple[MappedGraph, PassResults]:
+    """Returns the graph with its decision, or with `first` if that is no worse, and the passes that complete it."""
+    known, known_first, quiet = PassResults(), PassResults(), Driver(verified=False)
+    mapped, other = replace(mapped, first=None), replace(mapped, decision=first, first=None)
+    times_ns = _complete(mapped, arch, aim, quiet, kept=known).times_ns
+    first_ns = _complete(other, arch, aim, quiet, kept=known_first).times_ns
+    if times_ns is not None and first_ns is not None and aim.is_better(times_ns, first_ns):
+        return mapped, known
+    return other, known_first
+
+
+def _complete(
+    mapped: MappedGraph,
+    arch: Target,
+    aim: OrderObjective,
+    driver: Driver,
+    known: PassResults | None = None,
+    kept: PassResults | None = None,
+) -> DecisionProgress:
+    """Completes the decision of a mapped graph. `known`, `kept`: as for `run_lowering`."""
+    run, known, kept = driver.run, known or PassResults(), PassResults() if kept is None else kept
+    timed = apply_pace(arch, mapped.decision.pace)
+    done = run(known.replayed(spatial.refine), None, mapped.graph, mapped.decision, timed)
+    kept.put(spatial.refine, done)
+    with _naming_file(mapped.label):
+        done = run(known.replayed(spatial.choose_placement), None, mapped.graph, done, timed)
+    kept.put(spatial.choose_placement, done)
+    done = run(known.replayed(spatial.choose_order), None, done, timed, aim)
+    kept.put(spatial.choose_order, done)
+    return done
 
 
 @contextmanager

@@ -46,14 +46,19 @@ class StoredDecision:
 
 @dataclass(frozen=True, slots=True)
 class MappingResult:
-    """A decision, with the trials of the search that found it."""
+    """A decision, with the trials of the search that found it.
+
+    `first`: the decision before the search, which stays if the computes of `decision` are no better; None if known.
+    """
 
     decision: Decision
     trials: tuple[SearchTrial, ...] = ()
+    first: Decision | None = None
 
     def __str__(self) -> str:
         tried = (f"tried {t.name}: {t.fault or f'{t.figure:.10g}'}\n" for t in self.trials)
-        return f"{self.decision}{''.join(tried)}"
+        compared = "" if self.first is None else "compared with the first decision when all computes are known\n"
+        return f"{self.decision}{''.join(tried)}{compared}"
 
 
 @dataclass(slots=True, eq=False)
@@ -128,9 +133,18 @@ def map(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoic
         if fault is not None:
             raise UserError(f"{label}: {fault}")
         return MappingResult(decision, mapper.source.trials)
-    if mapper.known_decision is not None and mapper.known_decision[0] is rewrites:
+    first = None
+    if mapper.source.search is not None:
+        placed, first = mapper.source.search(graph, arch, mapper.cache)
+    elif mapper.known_decision is not None and mapper.known_decision[0] is rewrites:
         _, placed = mapper.known_decision
     else:
         placed = mapper.source.place(graph, arch, mapper.cache)
+    chosen = _with_rewrites(placed, rewrites, mapper.pace)
+    return MappingResult(chosen, first=None if first is None else _with_rewrites(first, rewrites, mapper.pace))
+
+
+def _with_rewrites(placed: Decision, rewrites: RewriteChoice, pace: Pace) -> Decision:
+    """Returns a decision with the records of rewrites, in the order of the layers of the prepared graph."""
     layers = {key: record or placed.layers[key] for key, record in rewrites.layers.items()}
-    return MappingResult(replace(placed, layers=layers, pace=mapper.pace))
+    return replace(placed, layers=layers, pace=pace)

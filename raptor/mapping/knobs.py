@@ -55,14 +55,14 @@ class TuningKnobs:
     its work; 0: no pairs share cores.
 
     Measured (docs/lab/performance.md), latency and interval as geometric means of six models on 64 and 200 cores,
-    relative to the defaults: step 5 us: 0.966 and 0.981; patience 500 ns: 1.008 and 0.993; patience 3 us: 1.007 and
-    1.025; share 0.9: 1.109 and 1.186; products 2: 0.989 and 0.983. The defaults come from the first version, found
-    by hand on ResNet-18 with 144 cores; the search tries the others. Neighbours, of twelve image networks with 200
-    cores, relative to none that share: with 1, 0.924 and 0.979, and no product of both gets worse; with 1.1, 0.979 and
-    0.990, and for two models the product is 5 and 9 % larger.
+    relative to the defaults with a step of 10 us: step 5 us, the default now: 0.966 and 0.981; patience 500 ns: 1.008
+    and 0.993; patience 3 us: 1.007 and 1.025; share 0.9: 1.109 and 1.186; products 2: 0.989 and 0.983. The other
+    defaults come from the first version, found by hand on ResNet-18 with 144 cores; the search tries others.
+    Neighbours, of twelve image networks with 200 cores, relative to none that share: with 1, 0.924 and 0.979, and no
+    product of both gets worse; with 1.1, 0.979 and 0.990, and for two models the product is 5 and 9 % larger.
     """
 
-    step_ns: float = 10_000
+    step_ns: float = 5_000
     patience_ns: float = 1_500
     share: float = 1.0
     products: float = 1.0

@@ -73,8 +73,13 @@ def default_pace(graph: Graph, arch: Target) -> Pace:
 
 def is_small_graph(graph: Graph) -> bool:
     """True if a graph is mapped for fixed paces. It is also so small that a search can compile many programs."""
+    return count_elements(graph) <= MOST_SMALL_ELEMENTS
+
+
+def count_elements(graph: Graph) -> int:
+    """Returns the number of elements of all tensors."""
     images = (tensor.image for tensor in graph.tensors.values())
-    return sum(image.rows * image.width * image.channels for image in images) <= MOST_SMALL_ELEMENTS
+    return sum(image.rows * image.width * image.channels for image in images)
 
 
 @lru_cache(maxsize=64)

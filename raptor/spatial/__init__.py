@@ -6,12 +6,13 @@ from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.mesh_placement import place_cores
 from raptor.spatial.partition import partition
 from raptor.spatial.placed_graph import Fetch, Partition, PlacedGraph, Schedule
-from raptor.spatial.refine import refine
+from raptor.spatial.refine import DecisionProgress, refine
 from raptor.spatial.scheduling.list_schedule import schedule
 from raptor.spatial.verification.verify_placed import verify_partition, verify_placed, verify_schedule
 from raptor.spatial.verification.verify_tiles import verify_spatial
 
 __all__ = [
+    "DecisionProgress",
     "Fetch",
     "Partition",
     "PlacedGraph",

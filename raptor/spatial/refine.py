@@ -25,13 +25,15 @@ class DecisionProgress:
     """A decision that passes complete one after another: refinement, placement, order of work.
 
     partition, placed, schedule: results of the passes `partition`, `place_cores` and `schedule` for it, each None if
-    deciding did not take it, because the decision was complete before.
+    deciding did not take it, because the decision was complete before. times_ns: latency and interval of the order
+    that was chosen; None without a choice.
     """
 
     decision: Decision
     partition: Partition | None = None
     placed: PlacedGraph | None = None
     schedule: Schedule | None = None
+    times_ns: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         return f"{self.decision}"

@@ -20,19 +20,17 @@ CHIP = {"cores": 20, "xbar": 256}
 EFFORT = 10
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "energy")
 LESS_TIME = (
-    *("steps of 5000 ns", "neighbours x0, steps of 5000 ns", "neighbours x0, steps of 5000 ns, products x0.5"),
-    *("neighbours x0", "products x4", "products x2", "products x0.5"),
-    *("90% of the cores", "80% of the cores", "steps of 20000 ns", "steps of 40000 ns"),
+    *("neighbours x0", "neighbours x0, products x0.5", "products x4", "products x2", "products x0.5"),
+    *("90% of the cores", "80% of the cores", "steps of 10000 ns", "steps of 20000 ns", "steps of 40000 ns"),
 )
 MORE_SPEED = (
-    *("neighbours x1.1, steps of 3000 ns", "neighbours x0", "products x4", "steps of 5000 ns"),
-    *("neighbours x0, steps of 5000 ns", "products x2", "products x0.5"),
-    *("90% of the cores", "80% of the cores", "steps of 20000 ns", "steps of 40000 ns"),
+    *("neighbours x1.1, steps of 3000 ns", "neighbours x0", "products x4", "products x2", "products x0.5"),
+    *("90% of the cores", "80% of the cores", "steps of 10000 ns", "steps of 20000 ns", "steps of 40000 ns"),
 )
 LESS_ENERGY = (
     *("50% of the cores", "75% of the cores", "40% of the cores", "35% of the cores"),
     *("products x4", "products x2", "products x0.5"),
-    *("steps of 5000 ns", "steps of 20000 ns", "steps of 40000 ns"),
+    *("steps of 10000 ns", "steps of 20000 ns", "steps of 40000 ns"),
 )
 ALL = {
     "latency": ("rows", "raptor", *(f"rows, {turned}" for turned in LESS_TIME)),

@@ -290,7 +290,7 @@ def test_volumes_by_line(xbar: int | tuple[int, int]):
     found = passes(volumes(), **chip)
     layers = by_line(found.decision)
     assert {"c.products", "s", "q", "e", "up"} <= set(layers)
-    assert all(len(layers[name].grid.cols) > 1 for name in ("c.products", "s", "up"))
+    assert any(len(layers[name].grid.cols) > 1 for name in ("c.products", "s", "up"))
     whole = find_unstreamed_tensors(found.partition.graph, found.arch)
     assert {t.tensor for t in whole} <= {"n", "up"}, whole
     check(volumes(), **chip)

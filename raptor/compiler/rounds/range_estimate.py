@@ -167,7 +167,7 @@ class RangeEstimates:
 
 def map_range(strategy: str, graph: Graph, arch: Target, cache: PlanCache) -> pipeline.MappedGraph:
     """Maps a prepared graph with the chip's own times. `cache`: see `plan_layers`."""
-    return pipeline.rewrite_and_map(graph, arch, STRATEGIES[strategy].at_pace("own"), cache=cache)
+    return pipeline.rewrite_and_map(graph, arch, STRATEGIES[strategy].at_pace("own").without_search(), cache=cache)
 
 
 def estimate_writes(graph: Graph, decision: Decision, arch: Target, device: DeviceFile) -> tuple[float, int]:

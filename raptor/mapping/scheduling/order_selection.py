@@ -8,8 +8,8 @@ finished the previous sample.
 
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
-from typing import TYPE_CHECKING, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,12 @@ WAITING_RATIO = 2.0
 
 MOST_SAMPLES = 6
 """Largest number of samples that are scheduled."""
+
+WORTH_CHANGING = 0.98
+"""Largest cost of the order of another decision, relative to the first one, for it to be better."""
+
+MOST_GROWTH = 1.1
+"""Largest latency or interval of a better order by the objective "both", relative to the one before."""
 
 _THREADS = 2
 """Number of threads, each for the orders of one patience. The compiled loops release the GIL."""
@@ -61,9 +67,23 @@ class OrderObjective:
             case "throughput" | "energy":
                 return interval_ns
 
+    def is_better(self, times_ns: tuple[float, float], than_ns: tuple[float, float]) -> bool:
+        """Tells whether a latency and interval are better than others by enough.
 
-_Candidate = tuple[float, "Ints", StepOrder]
-"""Cost, order of the steps, and its identification."""
+        If both count, neither may be longer by more than `MOST_GROWTH`.
+        """
+        grows = any(new > MOST_GROWTH * old for new, old in zip(times_ns, than_ns, strict=True))
+        return self.cost(*times_ns) < WORTH_CHANGING * self.cost(*than_ns) and not (self.criterion == "both" and grows)
+
+
+class OrderCandidate(NamedTuple):
+    """An order of the steps with its identification, its latency and interval in ns, and its cost."""
+
+    cost: float
+    order: "Ints"
+    name: StepOrder
+    times_ns: tuple[float, float]
+
 
 STORED_ORDER = OrderObjective()
 """Keep the order that the decision names."""
@@ -77,36 +97,38 @@ def named_order(work: "SampleWork", named: StepOrder) -> "Ints":
     return _orders(work, named.patience_ns, named.sample + 1)[named.sample]
 
 
-def choose_step_order(work: "SampleWork", named: StepOrder, aim: OrderObjective) -> tuple["Ints", StepOrder]:
-    """Returns the best order by `aim`, with patiences relative to that of `named`, and its identification."""
+def choose_step_order(work: "SampleWork", named: StepOrder, aim: OrderObjective) -> "OrderCandidate":
+    """Returns the best order by `aim`, with patiences relative to that of `named`."""
     patiences_ns = [named.patience_ns * factor for factor in aim.patiences]
     with CheckedThreadPool(_THREADS) as pool:
         candidates = [
             candidate for group in pool.map(partial(_candidates, work, aim), patiences_ns) for candidate in group
         ]
-    _, order, name = min(candidates, key=itemgetter(0))
-    return order, name
+    return min(candidates, key=attrgetter("cost"))
 
 
-def _candidates(work: "SampleWork", aim: OrderObjective, patience_ns: float) -> list[_Candidate]:
+def _candidates(work: "SampleWork", aim: OrderObjective, patience_ns: float) -> list[OrderCandidate]:
     """Returns the candidate orders of one patience, of at least `aim.samples` samples.
 
     Where values pass through many cores, each further sample is closer to the steady state. So if several samples are
     scheduled and the best interval is far above its bound, samples are added as long as they improve the objective.
     """
     candidates = _of_samples(work, aim, patience_ns, aim.samples)
-    while 1 < len(candidates) < MOST_SAMPLES and _waits(work, min(candidates, key=itemgetter(0))[1]):
+    while 1 < len(candidates) < MOST_SAMPLES and _waits(work, min(candidates, key=attrgetter("cost")).order):
         more = _of_samples(work, aim, patience_ns, len(candidates) + 1)
-        if more[-1][0] >= min(cost for cost, *_ in candidates):
+        if more[-1].cost >= min(candidate.cost for candidate in candidates):
             break
         candidates = more
     return candidates
 
 
-def _of_samples(work: "SampleWork", aim: OrderObjective, patience_ns: float, samples: int) -> list[_Candidate]:
+def _of_samples(work: "SampleWork", aim: OrderObjective, patience_ns: float, samples: int) -> list[OrderCandidate]:
     """Returns the orders of `samples` consecutive samples with one patience, with their costs."""
-    orders = enumerate(_orders(work, patience_ns, samples))
-    return [(aim.cost(*_times(work, order)), order, StepOrder(patience_ns, sample)) for sample, order in orders]
+    found: list[OrderCandidate] = []
+    for sample, order in enumerate(_orders(work, patience_ns, samples)):
+        times_ns = _times(work, order)
+        found.append(OrderCandidate(aim.cost(*times_ns), order, StepOrder(patience_ns, sample), times_ns))
+    return found
 
 
 def _orders(work: "SampleWork", patience_ns: float, samples: int) -> "Ints":
@@ -127,7 +149,7 @@ def _orders(work: "SampleWork", patience_ns: float, samples: int) -> "Ints":
 def estimate_order_times(work: "SampleWork", patience_ns: float, aim: OrderObjective) -> tuple[float, float]:
     """Returns latency and interval in ns of the order that `choose_step_order` would choose."""
     candidates = [c for factor in aim.patiences for c in _candidates(work, aim, patience_ns * factor)]
-    return _times(work, min(candidates, key=itemgetter(0))[1])
+    return min(candidates, key=attrgetter("cost")).times_ns
 
 
 def balanced_cost(work: "SampleWork", patience_ns: float) -> float:
@@ -136,7 +158,7 @@ def balanced_cost(work: "SampleWork", patience_ns: float) -> float:
         _of_samples(work, BALANCED_OBJECTIVE, patience_ns * factor, BALANCED_OBJECTIVE.samples)
         for factor in BALANCED_OBJECTIVE.patiences
     )
-    return min(cost for candidates in orders for cost, *_ in candidates)
+    return min(candidate.cost for candidates in orders for candidate in candidates)
 
 
 def schedule_early(work: "SampleWork", patience_ns: float) -> tuple["Ints", "Floats"]:

@@ -36,7 +36,7 @@ KNOBS = [
 def times(name: str, size: int, knobs: object = DEFAULT_KNOBS) -> tuple[float, float, float, float]:
     """Latency and interval of a model, evaluated and simulated."""
     graph = prepare_graph(load(models.build(name, image_size=size)).graph, CHIP)
-    mapped = rewrite_and_map(graph, CHIP, rows_strategy(knobs))
+    mapped = rewrite_and_map(graph, CHIP, rows_strategy(knobs).without_search())
     found = evaluate(mapped.graph, mapped.decision, CHIP)
     done = complete(mapped, CHIP, aim=BALANCED_OBJECTIVE)
     lowered = run_lowering(done.mapped, CHIP, known=done.known)

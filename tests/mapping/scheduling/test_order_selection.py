@@ -35,8 +35,8 @@ def done() -> Passes:
 def named(done: Passes, aim: OrderObjective) -> tuple[list[int], StepOrder]:
     """The order that is chosen by an aim, and its name."""
     work = ScheduleProblem.from_graph(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
-    order, name = choose_step_order(work, StepOrder(chip_patience_ns(done.arch), 0), aim)
-    return order.tolist(), name
+    best = choose_step_order(work, StepOrder(chip_patience_ns(done.arch), 0), aim)
+    return best.order.tolist(), best.name
 
 
 def test_every_operation_has_a_cost():

@@ -1,0 +1,238 @@
+"""Searches for the decision of `rows` with the best evaluated times.
+
+A plan knows the work of a layer alone. What the layer costs in its place, with the readers that it sends to, the cores
+that it shares and the port of global memory, is known when a decision is evaluated. So a graph is mapped several times.
+Each time, the planned work of layers and loaders is corrected by their evaluated work; and the work of products counts
+once, twice or half, because plans with few products take many crossbars and send more. Then fewer cores are tried: each
+value has fewer readers there, and where sending or the port binds, fewer cores are faster.
+
+The search is deterministic. It ends after `MOST_STEPS` scheduled steps, so a large graph gets few candidates.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+
+from raptor.common.errors import CapacityError
+from raptor.common.process.thread_pool import CheckedThreadPool
+from raptor.graph.ir import Graph
+from raptor.mapping.decision import Decision, LineFlow, LineUnfolding
+from raptor.mapping.evaluation.decision_work import decision_work
+from raptor.mapping.evaluation.evaluate import WorkBounds
+from raptor.mapping.evaluation.graph_facts import GraphFacts
+from raptor.mapping.evaluation.node_work import NodeWork
+from raptor.mapping.evaluation.work_schedule import schedule_work
+from raptor.mapping.knobs import TuningKnobs
+from raptor.mapping.modes.plan_cache import PlanCache
+from raptor.mapping.paces import MOST_SMALL_ELEMENTS, count_elements
+from raptor.mapping.row_mapping import NothingStreamsError, PlannedDecision, RowMapper
+from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, estimate_order_times
+from raptor.target.arch import Target
+
+PRODUCT_FACTORS = 1.0, 2.0, 0.5
+"""Factors on `TuningKnobs.products` that are tried."""
+
+CORRECTION_ROUNDS = 1
+"""Number of times that planned work is corrected for each factor."""
+
+LARGEST_CORRECTION = 32.0
+"""Largest correction of the work of a layer, up or down."""
+
+WORTH_CHANGING = 0.97
+"""Largest evaluated cost of a decision, relative to the first one, for it to replace that."""
+
+WORTH_AT_PORT = 0.9
+"""Largest evaluated cost, as above, where the port of global memory is busy for `PORT_BINDS` of the first interval.
+
+There, transfers of several samples wait for each other, which the evaluation does not know. Long signals with gains of
+4 and 5 % had an interval longer by a fifth on 64 cores.
+"""
+
+PORT_BINDS = 0.85
+"""Least share of the interval for which the port is busy where it binds."""
+
+MOST_LOSS = 1.1
+"""Largest evaluated latency and interval of a decision, relative to the first one, if both count alike."""
+
+EVEN_SHARE = 0.7
+"""Largest even work of fewer cores, relative to the bound of the interval with more, for them to be tried.
+
+On average, cores that share their work as the mapping does are busy for 0.7 of the interval.
+"""
+
+MOST_FAILURES = 2
+"""Number of smaller core counts in a row that are tried without an improvement."""
+
+MOST_TOKEN_ELEMENTS = 4_000_000
+"""Largest number of elements in all tensors of a transformer whose decisions are evaluated.
+
+Only the number of cores is searched for it, and the evaluation of ViT-tiny alone takes 4 s.
+"""
+
+MOST_COMPARED_ELEMENTS = 3_000_000
+"""Largest number of elements of a graph for which the computes of two decisions are made and compared."""
+
+MOST_LINES, FEW_LINES = 32, 4
+"""Largest number of rounds in which the lines of a node are scheduled while decisions are compared.
+
+A small graph has few, so that a first run of such models compiles no kernels.
+"""
+
+MOST_STEPS = 400_000
+"""Number of scheduled steps after which the search ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedDecision:
+    """A decision with its evaluated latency and interval in ns; `knobs`: by which it was made."""
+
+    decision: Decision
+    knobs: TuningKnobs
+    bounds: WorkBounds
+    latency_ns: float
+    interval_ns: float
+
+    def cost(self, latency: float) -> float:
+        """Returns interval x latency^`latency`."""
+        return self.interval_ns * self.latency_ns**latency
+
+
+def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs) -> tuple[Decision, Decision | None]:
+    """Returns the best decision of `rows` that is found about a graph with all rewrites for streaming.
+
+    For a graph with few elements, it is returned with the decision of `map_rows`, if that is another one: when all
+    computes are known, the two are compared again. Several chips, and transformers with many elements, get the decision
+    of `map_rows` alone. Raises as it does.
+    """
+    elements = count_elements(graph)
+    mapper = RowMapper(graph, arch, cache)
+    chains = mapper.stages is not None
+    if arch.chips > 1 or (chains and elements > MOST_TOKEN_ELEMENTS):
+        return mapper.plan(knobs).decision, None
+    with CheckedThreadPool(1) as pool:
+        lines = FEW_LINES if elements <= MOST_SMALL_ELEMENTS else MOST_LINES
+        search = _Search(mapper, knobs, GraphFacts(graph, arch, streams=True), lines, pool)
+        for factor in PRODUCT_FACTORS[:1] if chains else PRODUCT_FACTORS:
+            search.correct(replace(knobs, products=factor * knobs.products))
+        search.use_fewer_cores()
+        first, best = search.evaluated[0].result().decision, search.best.decision
+    return best, None if best is first or elements > MOST_COMPARED_ELEMENTS else first
+
+
+@dataclass(slots=True, eq=False)
+class _Search:
+    """State of a search.
+
+    most_lines: rounds of a node. known: decisions so far, with their work. evaluated: those that a thread schedules
+    while the next ones are made. steps: steps scheduled so far.
+    """
+
+    mapper: RowMapper
+    knobs: TuningKnobs
+    facts: GraphFacts
+    most_lines: int
+    pool: CheckedThreadPool
+    known: list[tuple[Decision, list[NodeWork]]] = field(default_factory=list[tuple[Decision, list[NodeWork]]])
+    evaluated: list[Future[EvaluatedDecision]] = field(default_factory=list["Future[EvaluatedDecision]"])
+    steps: int = 0
+
+    @property
+    def best(self) -> EvaluatedDecision:
+        """The best decision so far: the first one, unless another is better by enough."""
+        first, *others = (found.result() for found in self.evaluated)
+        weight, loss = self.knobs.latency, self.most_loss
+        fair = [
+            found
+            for found in others
+            if found.interval_ns <= loss * first.interval_ns and found.latency_ns <= loss * first.latency_ns
+        ]
+        best = min([first, *fair], key=lambda found: found.cost(weight))
+        at_port = first.bounds.port_ns >= PORT_BINDS * first.interval_ns
+        worth = WORTH_AT_PORT if at_port else WORTH_CHANGING
+        return best if best.cost(weight) <= worth * first.cost(weight) else first
+
+    @property
+    def most_loss(self) -> float:
+        return MOST_LOSS if self.knobs.latency == 1 else math.inf
+
+    def correct(self, knobs: TuningKnobs) -> None:
+        """Evaluates a decision, and decisions by its corrected work."""
+        corrections: dict[str, float] = {}
+        for _ in range(CORRECTION_ROUNDS + 1):
+            if self.steps > MOST_STEPS:
+                return
+            planned = self.mapper.plan(knobs, corrections)
+            works = self.evaluate(planned.decision, knobs)
+            corrections = _corrected_again(corrections, planned, works, self.mapper.arch)
+            if not corrections:
+                return
+
+    def use_fewer_cores(self) -> None:
+        """Evaluates the best decision so far for fewer and fewer cores, powers of two.
+
+        So a larger chip has the choices of a smaller one.
+        """
+        arch, best, failures = self.mapper.arch, self.best, 0
+        for cores in (2**n for n in reversed(range((arch.usable_cores - 1).bit_length()))):
+            if best.bounds.total_ns / cores > EVEN_SHARE * best.bounds.least_interval_ns or failures == MOST_FAILURES:
+                return
+            places = (arch.places or range(arch.core_count))[:cores]
+            try:
+                planned = replace(self.mapper, arch=arch.with_places(places)).plan(best.knobs)
+            except (CapacityError, NothingStreamsError):
+                return
+            self.evaluate(planned.decision, best.knobs)
+            failures = failures + 1 if self.best is best else 0
+            best = self.best
+
+    def evaluate(self, decision: Decision, knobs: TuningKnobs) -> list[NodeWork]:
+        """Starts to schedule the work of a decision, unless a core is busy for too long. Returns the work."""
+        graph, arch = self.mapper.graph, self.mapper.arch
+        for known, works in self.known:
+            if known == decision:
+                return works
+        works = decision_work(graph, decision, arch, self.facts)
+        self.known.append((decision, works))
+        bounds = WorkBounds.from_work(works, arch)
+        if self.evaluated and bounds.least_interval_ns > self.most_loss * self.evaluated[0].result().interval_ns:
+            return works
+        steps = schedule_work(works, arch, self.most_lines)
+        self.steps += len(steps.core)
+        assert isinstance(decision.flow, LineFlow)
+        patience_ns = decision.flow.patience_ns
+
+        def scheduled() -> EvaluatedDecision:
+            times = estimate_order_times(steps, patience_ns, BALANCED_OBJECTIVE)
+            return EvaluatedDecision(decision, knobs, bounds, *times)
+
+        self.evaluated.append(self.pool.submit(scheduled))
+        return works
+
+
+def _corrected_again(
+    corrections: Mapping[str, float], planned: PlannedDecision, works: list[NodeWork], arch: Target
+) -> dict[str, float]:
+    """Returns corrections by which the planned work of each layer and loader is that of its busiest core."""
+    busy_ns, planned_ns = Counter[int](), Counter[int]()
+    for work in works:
+        busy_ns.update(work.core_ns(arch))
+    cores = {key: _placed_cores(planned.decision, key) for key, ns in planned.planned_ns.items() if ns > 0}
+    for key, own in cores.items():
+        planned_ns.update(dict.fromkeys(own, planned.planned_ns[key]))
+    found: dict[str, float] = {}
+    for key, own in cores.items():
+        if own:
+            factor = corrections.get(key, 1.0) * max(busy_ns[core] / planned_ns[core] for core in own)
+            found[key] = min(LARGEST_CORRECTION, max(1 / LARGEST_CORRECTION, factor))
+    return found
+
+
+def _placed_cores(decision: Decision, key: str) -> frozenset[int]:
+    """Returns the cores of a layer by line, or the loaders of a tensor."""
+    layer = decision.layers.get(key)
+    if isinstance(layer, LineUnfolding):
+        return frozenset(layer.cores)
+    assert isinstance(decision.flow, LineFlow)
+    return frozenset(core for _, core in decision.flow.loaders.get(key, ()))

@@ -1,0 +1,104 @@
+"""The search of `rows` over evaluated decisions: corrected work, fewer cores, and what makes a decision better."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import models
+import raptor
+from benchmarks.programs.slow_models import build_model
+from raptor.compiler.pipeline import MappedGraph, complete, prepare_graph, rewrite_and_map
+from raptor.frontend import load
+from raptor.mapping.decision import Decision
+from raptor.mapping.decision_search import search_rows
+from raptor.mapping.evaluation.evaluate import evaluate
+from raptor.mapping.knobs import DEFAULT_KNOBS
+from raptor.mapping.modes.plan_cache import PlanCache
+from raptor.mapping.row_mapping import RowMapper, map_rows
+from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, OrderObjective
+from raptor.mapping.strategies import ROWS
+from raptor.options import ChipOptions
+from raptor.target.arch import Target, load_chip
+from tests.pipeline import by_line, check
+
+
+def bench(cores: int, **options: int) -> Target:
+    return load_chip(ChipOptions(arch="bench", cores=cores, **options))
+
+
+def first_mapping(name: str, chip: Target, **options: int) -> MappedGraph:
+    """A model with all rewrites, and the decision before the search."""
+    model = models.build(name, **options) if name in models.MODELS else build_model(name)
+    return rewrite_and_map(prepare_graph(load(model).graph, chip), chip, ROWS.without_search())
+
+
+def searched(mapped: MappedGraph, chip: Target) -> Decision:
+    return search_rows(mapped.graph, chip, PlanCache(), DEFAULT_KNOBS)[0]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "squeezenet", "mobilenet_v2"])
+def test_found_decisions_take_less_time(name: str) -> None:
+    chip = bench(100)
+    mapped = first_mapping(name, chip, image_size=64)
+    before, after = (evaluate(mapped.graph, found, chip) for found in (mapped.decision, searched(mapped, chip)))
+    assert after.latency_ns * after.interval_ns <= 1.02 * before.latency_ns * before.interval_ns
+    assert max(after.latency_ns / before.latency_ns, after.interval_ns / before.interval_ns) < 1.15
+
+
+def test_a_search_finds_the_same_again() -> None:
+    chip = bench(60)
+    mapped = first_mapping("squeezenet", chip, image_size=64)
+    assert str(searched(mapped, chip)) == str(searched(mapped, chip))
+
+
+def test_a_correction_moves_cores() -> None:
+    """A layer whose work is said to be four times as long gets more cores, and others fewer."""
+    chip = bench(64)
+    mapped = first_mapping("squeezenet", chip, image_size=64)
+    mapper = RowMapper(mapped.graph, chip, PlanCache())
+    plain = mapper.plan(DEFAULT_KNOBS)
+    key = next(name for name, layer in by_line(plain.decision).items() if len(layer.cores) > 2)
+    slow = mapper.plan(DEFAULT_KNOBS, {key: 4.0})
+    before, after = (len({*by_line(found.decision)[key].cores}) for found in (plain, slow))
+    assert plain.decision == map_rows(mapped.graph, chip, PlanCache())
+    assert after > before
+    assert slow.planned_ns[key] < 4 * plain.planned_ns[key]
+
+
+def test_many_readers_get_fewer_cores() -> None:
+    """A table that twelve layers read: on 400 cores, sending its lines takes longer than all other work."""
+    large, small = bench(400), bench(64)
+    mapped = first_mapping("characters_12", large)
+    found = searched(mapped, large)
+    assert len({*found.cores}) <= 256 < len({*mapped.decision.cores})
+    times = [raptor.compile(build_model("characters_12"), arch="bench", cores=n).simulate() for n in (64, 400)]
+    assert times[1].latency_ns <= 1.1 * times[0].latency_ns
+    assert small.usable_cores < large.usable_cores
+
+
+def test_a_better_order_keeps_a_decision() -> None:
+    """Two decisions about a small graph are compared by their computes; the first stays unless the other is better."""
+    chip = bench(64)
+    mapped = first_mapping("squeezenet", chip, image_size=32, width=1)
+    slow = map_rows(mapped.graph, chip.with_places(range(16)), PlanCache())
+    slow = replace(slow, pace=mapped.decision.pace)
+    for chosen, first in ((mapped.decision, slow), (slow, mapped.decision)):
+        done = complete(replace(mapped, decision=chosen, first=first), chip, aim=BALANCED_OBJECTIVE)
+        assert {*done.mapped.decision.cores} == {*mapped.decision.cores}
+        assert done.mapped.first is None
+
+
+def test_neither_time_grows_if_both_count() -> None:
+    both, latency = OrderObjective("both"), OrderObjective("latency")
+    assert both.is_better((90.0, 100.0), (100.0, 100.0))
+    assert not both.is_better((99.0, 100.0), (100.0, 100.0))
+    assert not both.is_better((50.0, 111.0), (100.0, 100.0))
+    assert latency.is_better((50.0, 111.0), (100.0, 100.0))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_searched_programs_are_right(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    size, cores = int(rng.integers(24, 40)), int(rng.integers(20, 90))
+    check(models.build("resnet18", image_size=size, width=0.25, seed=seed), arch="bench", cores=cores)
