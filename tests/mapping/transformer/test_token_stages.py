@@ -7,8 +7,9 @@ import pytest
 
 from benchmarks.programs.block_models import BlockBuilder
 from benchmarks.programs.block_models import build_model as built
+from benchmarks.programs.slow_models import build_model as model_of_attention
 from raptor.frontend import load
-from raptor.graph.ir import Graph
+from raptor.graph.ir import Dot, Filter, Graph
 from raptor.mapping.knobs import DEFAULT_KNOBS
 from raptor.mapping.transformer.token_cores import TokenStages, group_stages
 from raptor.mapping.transformer.token_stages import find_stages
@@ -131,3 +132,13 @@ def test_a_group_is_occupied_while_a_sample_is_in_other_layers():
 @pytest.mark.parametrize("build", [hybrid, between, beside])
 def test_the_program_is_right(build: Build):
     check(built(build, (1, 8, 6, 6)), xbar=32, xbars_per_core=8, cores=40)
+
+
+def test_layers_are_before_the_attention_that_reads_them() -> None:
+    """Values are made by the first chain, though the model has their layer behind the scores."""
+    graph, chip = streamed(load(model_of_attention("attention")).graph), arch.load("bench", cores=64)
+    makes = [node.operator for node in graph.nodes if isinstance(node.operator, Filter | Dot)]
+    assert [isinstance(operator, Dot) for operator in makes] == [False, False, True, False, True, False]
+    stages = find_stages(graph, chip, {})
+    assert stages is not None
+    assert [len(chain.layers) for chain in stages.chains] == [3, 1]
