@@ -167,7 +167,7 @@ class _Search:
                 return
             planned = self.mapper.plan(knobs, corrections)
             works = self.evaluate(planned.decision, knobs)
-            corrections = _corrected_again(corrections, planned, works, self.mapper.arch)
+            corrections = _next_corrections(corrections, planned, works, self.mapper.arch)
             if not corrections:
                 return
 
@@ -213,7 +213,7 @@ class _Search:
         return works
 
 
-def _corrected_again(
+def _next_corrections(
     corrections: Mapping[str, float], planned: PlannedDecision, works: list[NodeWork], arch: Target
 ) -> dict[str, float]:
     """Returns corrections by which the planned work of each layer and loader is that of its busiest core."""

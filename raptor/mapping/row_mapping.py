@@ -1,7 +1,7 @@
 """The strategy `rows`: layers stream line by line, and each gets as many cores as its work needs.
 
-The decision is greedy and deterministic: every layer starts with the fewest cores that hold it, then the slowest layer
-gets its next faster grid of cores, as long as cores are left.
+A decision is greedy and deterministic: every layer starts with the fewest cores that hold it, then the slowest layer
+gets its next faster grid of cores, as long as cores are left. `raptor.mapping.decision_search` compares several.
 """
 
 from bisect import bisect_right
