@@ -8,11 +8,17 @@ Distant layers would occupy them much longer: a core is occupied from its first 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import filter_key
 from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, grow_greedily
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 WORTH_SHARING = 0.99
 """Largest load of the busiest core with shared cores, relative to the load without, for pairs to share: they wait more.
@@ -123,17 +129,23 @@ def layer_predecessors(graph: Graph) -> dict[str, frozenset[str]]:
 
 def _joined(a: str, b: str, plans: Mapping[str, Sequence[LayerPlan]], xbars: int, factor: float) -> list[SharingOption]:
     """Returns the Pareto front of options of two layers on the same cores, with one copy of each matrix."""
-    found: dict[int, tuple[float, LayerPlan, LayerPlan]] = {}
-    for first, second in product(_light(plans[a]), _light(plans[b])):
-        cores, core_ns = max(first.cores, second.cores), factor * (first.core_ns + second.core_ns)
-        quick = cores not in found or core_ns < found[cores][0]
-        if quick and first.xbars + second.xbars <= xbars:
-            found[cores] = core_ns, first, second
-    front: list[SharingOption] = []
-    for cores, (core_ns, first, second) in sorted(found.items(), key=lambda item: item[0]):
-        if not front or core_ns < front[-1].core_ns:
-            front.append(SharingOption(cores, core_ns, {a: _single(first), b: _single(second)}))
-    return front
+    firsts, seconds = ([*_light(plans[key])] for key in (a, b))
+    (cores_a, ns_a, xbars_a), (cores_b, ns_b, xbars_b) = map(_columns, (firsts, seconds))
+    i, j = np.nonzero(xbars_a[:, None] + xbars_b <= xbars)
+    cores, core_ns = np.maximum(cores_a[i], cores_b[j]), factor * (ns_a[i] + ns_b[j])
+    order = np.lexsort((core_ns, cores))  # for each number of cores, the fastest pair comes first
+    best = order[np.flatnonzero(np.diff(cores[order], prepend=-1))]
+    quickest = best[np.flatnonzero(np.diff(np.minimum.accumulate(core_ns[best]), prepend=np.inf) < 0)]
+    return [
+        SharingOption(int(cores[k]), float(core_ns[k]), {a: _single(firsts[i[k]]), b: _single(seconds[j[k]])})
+        for k in quickest
+    ]
+
+
+def _columns(plans: Sequence[LayerPlan]) -> tuple[Ints, Floats, Ints]:
+    """Returns cores, work in ns and crossbars of plans."""
+    cores, xbars = ([plan.cores for plan in plans], [plan.xbars for plan in plans])
+    return np.array(cores, np.int64), np.array([plan.core_ns for plan in plans]), np.array(xbars, np.int64)
 
 
 def _light(plans: Sequence[LayerPlan]) -> Iterator[LayerPlan]:

@@ -18,11 +18,24 @@ from raptor.target.arch import Target
 class PlanCache:
     """Memo of plans of layers on one kind of core: parts of a graph, on few or many cores, have most of them in common.
 
-    `plans`, `grids_ns`: plans of layers, and loads of grids in ns; the keys hold everything that they depend on.
+    `plans`, `grids_ns`: plans of layers, and loads of grids in ns; the keys hold everything that they depend on, but
+    for the largest number of column segments of `plans`.
     """
 
-    plans: dict[object, list[LayerPlan]] = field(default_factory=dict[object, list[LayerPlan]])
+    plans: dict[object, tuple[int, list[LayerPlan]]] = field(default_factory=dict[object, tuple[int, list[LayerPlan]]])
     grids_ns: dict[object, float] = field(default_factory=dict[object, float])
+
+    def layer_plans(
+        self, operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, step_ns: float
+    ) -> list[LayerPlan]:
+        """Returns all plans of a layer (`line_plans.enumerate_plans`)."""
+        place = *plan_key(operator, parts, arch, after), step_ns
+        # A line is cut into no more pieces than there are cores.
+        pieces = min(arch.usable_cores, operator.window.out_dims[-1])
+        if place not in self.plans or self.plans[place][0] < pieces:
+            self.plans[place] = pieces, list(enumerate_plans(operator, parts, arch, after, step_ns))
+        most, plans = self.plans[place]
+        return plans if most == pieces else [plan for plan in plans if len(plan.grid.cols) <= pieces]
 
     def grid_ns(self, operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, grid: LineGrid) -> float:
         """Returns the load in ns of the busiest core of a grid for a sample (`line_plans.grid_ns`)."""
@@ -58,17 +71,10 @@ def plan_layers(
         if isinstance(node.operator, Filter) and can_stream_layer(graph, node, node.operator, parts, arch.xbar_rows):
             chip = layer_target(graph, node, arch)
             more = after.get(filter_key(node), NO_EPILOGUE)
-            # A line is cut into no more pieces than there are cores.
-            pieces = min(arch.usable_cores, node.operator.window.out_dims[-1])
-            place = *plan_key(node.operator, parts[node.inputs[0]], chip, more), knobs.step_ns, pieces
-            if place not in cache.plans:
-                cache.plans[place] = list(
-                    enumerate_plans(node.operator, parts[node.inputs[0]], chip, more, knobs.step_ns)
-                )
-            if cache.plans[place]:
-                key = filter_key(node)
-                weights = knobs.products, corrections.get(key, 1.0)
-                found[key] = [plan.weighted(*weights) for plan in cache.plans[place]]
+            key, weights = filter_key(node), (knobs.products, corrections.get(filter_key(node), 1.0))
+            plans = cache.layer_plans(node.operator, parts[node.inputs[0]], chip, more, knobs.step_ns)
+            if plans:
+                found[key] = [plan.weighted(*weights) for plan in plans]
     return found
 
 
