@@ -273,3 +273,20 @@ def test_the_latency_moves_cores():
 def test_answers(knobs: dict[str, float], cores: int):
     options: dict[str, Any] = CHIP | {"cores": cores}
     check(chain(), **options, knobs=knobs)
+
+
+@pytest.mark.parametrize(
+    ("options", "cores", "at"),
+    [
+        ((((1, 100.0), (3, 10.0)), ((1, 1.0),)), 3, [0, 0]),
+        ((((1, 100.0), (3, 10.0)), ((1, 1.0),)), 4, [1, 0]),
+        ((((1, 100.0), (4, 10.0)), ((1, 1.5), (2, 1.0))), 4, [0, 1]),
+        ((((1, 100.0), (4, 10.0)), ((1, 1.5), (2, 1.0))), 5, [1, 0]),
+    ],
+)
+def test_an_exchange_takes_no_core_too_many(options: Sequence[Sequence[tuple[int, float]]], cores: int, at: list[int]):
+    """The first layer would gain most by many cores more; of the other layer, one can be had at most."""
+    keyed = zip(KEYS, options, strict=False)
+    fronts = [[SharingOption(n, ns, {key: plan_of(n, 1, ns)}) for n, ns in few] for key, few in keyed]
+    exchanged = rebalance_cores(GRAPH, CoreDivision(fronts, [0, len(options[1]) - 1]), cores, 1.0)
+    assert [*exchanged.at] == at
