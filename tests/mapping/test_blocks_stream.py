@@ -46,7 +46,7 @@ TIMES = {
 
 @pytest.mark.parametrize("name", TIMES)
 def test_a_block_streams(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its first decision: a search makes up for a wrong plan."""
+    """The first decision is tried, since a search makes up for a wrong plan."""
     monkeypatch.setitem(STRATEGIES, "rows", STRATEGIES["rows"].without_search())
     assert name in BLOCKS
     verdict, found = explain_block(name, 64, tmp_path)
