@@ -67,6 +67,14 @@ def test_pieces_of_pixels_are_tokens_in_the_lines_of_the_image():
     assert laid.tensors["t4.0"].image.shape == (3 * 12, 12, 10)
 
 
+def test_what_is_joined_to_a_sequence_is_tokens():
+    """The boxes of anchors are joined from pieces, eight numbers each: then they are tokens of eight channels."""
+    laid = lay_out_tokens(load(BLOCKS["anchors"]()).graph)
+    joined = [node.output for node in laid.nodes if isinstance(node.operator, Move) and len(node.inputs) > 1]
+    assert any(laid.tensors[name].image.channels == 8 for name in joined)
+    assert all(is_token_layout(laid.tensors[name].image) for name in (*joined, *laid.outputs))
+
+
 def test_lines_that_come_from_images_are_cut_to_their_width():
     """Pixels of images of 16 and 8 columns become lines of 32: each is 2 lines of one, or 4 of the other."""
     graph = lay_out_tokens(load(BLOCKS["anchor_free"]()).graph)

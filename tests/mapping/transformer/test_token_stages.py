@@ -78,7 +78,7 @@ def test_convolutions_cut_a_chain():
     """The projection of an attention is in the chain before them, and the queries of the next in the one behind."""
     stages = stages_of(hybrid)
     assert [len(together) for together in stages.products] == [1, 1, 0, 1, 0, 1]
-    assert [len(chain.layers) for chain in stages.chains] == [2, 4, 2, 2, 2, 2, 2]
+    assert [len(chain.layers) for chain in stages.chains] == [3, 4, 1, 3, 1, 3, 1]
     assert {*stages.breaks} == {2, 4}
     assert all(len(keys) == 2 for keys in stages.breaks.values())
 
