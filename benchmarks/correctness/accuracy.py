@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
+import onnxruntime  # pyright: ignore[reportMissingTypeStubs] it has none
 from rich.console import Console
 from rich.table import Table
 

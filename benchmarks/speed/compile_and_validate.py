@@ -120,7 +120,7 @@ def numpy_baseline() -> None:
 
 def onnxruntime_baseline(path: Path) -> float:
     """Returns the seconds of one inference on one thread, optimisations off."""
-    import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
+    import onnxruntime  # pyright: ignore[reportMissingTypeStubs] it has none
 
     ort: Any = onnxruntime
     options = ort.SessionOptions()

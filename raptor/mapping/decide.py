@@ -48,7 +48,8 @@ class StoredDecision:
 class MappingResult:
     """A decision, with the trials of the search that found it.
 
-    `first`: the decision before the search, which stays if the computes of `decision` are no better; None if known.
+    `first`: the decision before the search, which stays if the computes of `decision` are no better; None if
+    there is nothing to compare.
     """
 
     decision: Decision

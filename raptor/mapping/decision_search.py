@@ -22,7 +22,6 @@ from raptor.mapping.decision import Decision, LineFlow, LineUnfolding
 from raptor.mapping.evaluation.decision_work import decision_work
 from raptor.mapping.evaluation.evaluate import WorkBounds
 from raptor.mapping.evaluation.graph_facts import GraphFacts
-from raptor.mapping.evaluation.node_work import NodeWork
 from raptor.mapping.evaluation.work_schedule import schedule_work
 from raptor.mapping.knobs import TuningKnobs
 from raptor.mapping.modes.plan_cache import PlanCache
@@ -41,10 +40,10 @@ LARGEST_CORRECTION = 32.0
 """Largest correction of the work of a layer, up or down."""
 
 WORTH_CHANGING = 0.97
-"""Largest evaluated cost of a decision, relative to the first one, for it to replace that."""
+"""A decision replaces the first one if its evaluated cost is at most this share of the first one's cost."""
 
 WORTH_AT_PORT = 0.9
-"""Largest evaluated cost, as above, where the port of global memory is busy for `PORT_BINDS` of the first interval.
+"""Share of the cost, as above, if the port of global memory is busy for `PORT_BINDS` of the first interval.
 
 There, transfers of several samples wait for each other, which the evaluation does not know. Long signals with gains of
 4 and 5 % had an interval longer by a fifth on 64 cores.
@@ -128,7 +127,7 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
 class _Search:
     """State of a search.
 
-    most_lines: rounds of a node. known: decisions so far, with their work. evaluated: those that a thread schedules
+    most_lines: rounds of a node. known: decisions so far, with their bounds. evaluated: those that a thread schedules
     while the next ones are made. steps: steps scheduled so far.
     """
 
@@ -137,7 +136,7 @@ class _Search:
     facts: GraphFacts
     most_lines: int
     pool: CheckedThreadPool
-    known: list[tuple[Decision, list[NodeWork]]] = field(default_factory=list[tuple[Decision, list[NodeWork]]])
+    known: list[tuple[Decision, WorkBounds]] = field(default_factory=list[tuple[Decision, WorkBounds]])
     evaluated: list[Future[EvaluatedDecision]] = field(default_factory=list["Future[EvaluatedDecision]"])
     steps: int = 0
 
@@ -166,8 +165,8 @@ class _Search:
             if self.steps > MOST_STEPS:
                 return
             planned = self.mapper.plan(knobs, corrections)
-            works = self.evaluate(planned.decision, knobs)
-            corrections = _next_corrections(corrections, planned, works, self.mapper.arch)
+            busy_ns = self.evaluate(planned.decision, knobs).busy_ns
+            corrections = _next_corrections(corrections, planned, busy_ns)
             if not corrections:
                 return
 
@@ -189,17 +188,17 @@ class _Search:
             failures = failures + 1 if self.best is best else 0
             best = self.best
 
-    def evaluate(self, decision: Decision, knobs: TuningKnobs) -> list[NodeWork]:
-        """Starts to schedule the work of a decision, unless a core is busy for too long. Returns the work."""
+    def evaluate(self, decision: Decision, knobs: TuningKnobs) -> WorkBounds:
+        """Starts to schedule the work of a decision, unless a core is busy for too long. Returns its bounds."""
         graph, arch = self.mapper.graph, self.mapper.arch
-        for known, works in self.known:
+        for known, bounds in self.known:
             if known == decision:
-                return works
+                return bounds
         works = decision_work(graph, decision, arch, self.facts)
-        self.known.append((decision, works))
         bounds = WorkBounds.from_work(works, arch)
+        self.known.append((decision, bounds))
         if bounds.least_interval_ns > self.longest_interval_ns:
-            return works
+            return bounds
         steps = schedule_work(works, arch, self.most_lines)
         self.steps += len(steps.core)
         assert isinstance(decision.flow, LineFlow)
@@ -210,23 +209,24 @@ class _Search:
             return EvaluatedDecision(decision, knobs, bounds, *times)
 
         self.evaluated.append(self.pool.submit(scheduled))
-        return works
+        return bounds
 
 
 def _next_corrections(
-    corrections: Mapping[str, float], planned: PlannedDecision, works: list[NodeWork], arch: Target
+    corrections: Mapping[str, float], planned: PlannedDecision, busy_ns: Mapping[int, float]
 ) -> dict[str, float]:
-    """Returns corrections by which the planned work of each layer and loader is that of its busiest core."""
-    busy_ns, planned_ns = Counter[int](), Counter[int]()
-    for work in works:
-        busy_ns.update(work.core_ns(arch))
+    """Returns corrections that make the planned work of each layer and loader equal to the work of its busiest core.
+
+    `corrections`: by which the decision was planned. `busy_ns`: evaluated work of each core.
+    """
+    planned_ns = Counter[int]()
     cores = {key: _placed_cores(planned.decision, key) for key, ns in planned.planned_ns.items() if ns > 0}
     for key, own in cores.items():
         planned_ns.update(dict.fromkeys(own, planned.planned_ns[key]))
     found: dict[str, float] = {}
     for key, own in cores.items():
         if own:
-            factor = corrections.get(key, 1.0) * max(busy_ns[core] / planned_ns[core] for core in own)
+            factor = corrections.get(key, 1.0) * max(busy_ns.get(core, 0.0) / planned_ns[core] for core in own)
             found[key] = min(LARGEST_CORRECTION, max(1 / LARGEST_CORRECTION, factor))
     return found
 

@@ -96,4 +96,5 @@ def _is_at_once(filter_: Filter) -> bool:
 
 
 def renumber_layers(layers: dict[str, WholeLayer], first: int) -> dict[str, WholeLayer]:
+    """Returns layers whose cores have numbers larger by `first`."""
     return {key: renumber_record(layer, first.__add__) for key, layer in layers.items()}

@@ -1,6 +1,7 @@
 """Evaluates a decision before anything is lowered: what binds, and latency and interval by a list schedule."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raptor.graph.ir import Graph
@@ -20,23 +21,28 @@ MOST_ROUNDS = 64
 class WorkBounds:
     """Lower bounds on the interval of a decision, in ns, as `explain` shows them for a program.
 
-    busiest_ns: work of `core`, the core with most work. port_ns: time at the port of global memory. total_ns: work of
-    all cores.
+    busy_ns: work of each core. port_ns: time at the port of global memory.
     """
 
-    busiest_ns: float
-    core: int
+    busy_ns: Mapping[int, float]
     port_ns: float
-    total_ns: float
 
     @classmethod
     def from_work(cls, works: list[NodeWork], arch: Target) -> "WorkBounds":
-        busy = Counter[int]()
+        busy_ns = Counter[int]()
         for work in works:
-            busy.update(work.core_ns(arch))
-        core, busiest_ns = max(busy.items(), key=lambda item: (item[1], -item[0]), default=(0, 0.0))
-        port_ns = sum(memory.port_ns for work in works for memory in work.memory.values())
-        return cls(busiest_ns, core, port_ns, sum(busy.values()))
+            busy_ns.update(work.core_ns(arch))
+        return cls(busy_ns, sum(memory.port_ns for work in works for memory in work.memory.values()))
+
+    @property
+    def busiest_ns(self) -> float:
+        """Work of the core with most work."""
+        return max(self.busy_ns.values(), default=0.0)
+
+    @property
+    def total_ns(self) -> float:
+        """Work of all cores."""
+        return sum(self.busy_ns.values())
 
     @property
     def least_interval_ns(self) -> float:

@@ -68,7 +68,7 @@ class OrderObjective:
                 return interval_ns
 
     def is_better(self, times_ns: tuple[float, float], than_ns: tuple[float, float]) -> bool:
-        """Tells whether a latency and interval are better than others by enough.
+        """Returns True if the cost of a latency and interval is below the cost of others by enough.
 
         If both count, neither may be longer by more than `MOST_GROWTH`.
         """
