@@ -28,7 +28,7 @@ from raptor.mapping.evaluation.node_work import NodeWork
 from raptor.mapping.evaluation.walk import WorkWalk, window_steps
 from raptor.mapping.evaluation.whole_work import add_whole_node
 from raptor.mapping.modes.integer_costs import requantise_ns
-from raptor.mapping.modes.line_streaming import ChannelRanges, Range, keeps_channels
+from raptor.mapping.modes.line_streaming import ChannelRanges, Range, keeps_channels, slides_over_lines
 from raptor.mapping.modes.line_unfolding import input_columns
 from raptor.mapping.modes.window_axis import input_lines_read
 from raptor.target.arch import Target
@@ -359,7 +359,7 @@ def _add_sliding(walk: WorkWalk, node: Node, operator: Pool | Stencil) -> bool:
     match operator.window:
         case Window() as window if isinstance(operator, Pool) and window.out_pixels == 1 and not window.transposed:
             add_global_pool(walk, node)
-        case Window() as window if slides and len(window.kernel) >= 2:
+        case Window() as window if slides and slides_over_lines(walk.graph, node, window):
             add_window(walk, node, window)
         case WindowTable() as table if slides and isinstance(operator, Stencil):
             add_table(walk, node, operator, table)

@@ -229,8 +229,17 @@ def can_stream_layer(
         return False
     if operator.key:
         return False
-    if len(window.kernel) < 2 or window.batch != 1:
+    if window.batch != 1:
         return False
+    return can_stream(graph.tensors[node.output].image) and slides_over_lines(graph, node, window)
+
+
+def slides_over_lines(graph: Graph, node: Node, window: Window) -> bool:
+    """True if a window of two or more dimensions reads the lines of its operand and makes those of its result.
+
+    A result that loses its last axis, as a sum without `keepdims` does, has other lines than the window makes.
+    """
     before, after = (graph.tensors[name].image for name in (node.inputs[0], node.output))
     given, made = (window.in_lines, window.in_dims[-1]), (window.out_lines, window.out_dims[-1])
-    return can_stream(after) and (before.rows, before.width) == given and (after.rows, after.width) == made
+    fits = (before.rows, before.width) == given and (after.rows, after.width) == made
+    return len(window.kernel) >= 2 and fits

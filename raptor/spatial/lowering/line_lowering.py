@@ -31,7 +31,7 @@ from raptor.graph.rearrangement import MoveOrigins
 from raptor.graph.streaming_layout import MOST_LINES, is_token_layout
 from raptor.graph.window import Window, WindowTable
 from raptor.mapping.decision import FullyConnected, LineUnfolding
-from raptor.mapping.modes.line_streaming import ChannelRanges, Range, keeps_channels
+from raptor.mapping.modes.line_streaming import ChannelRanges, Range, keeps_channels, slides_over_lines
 from raptor.mapping.modes.line_unfolding import input_columns
 from raptor.spatial.compute_op import Compute
 from raptor.spatial.ir import TensorPart
@@ -234,8 +234,9 @@ class LineLowering(StreamedLines):
         return tile
 
     def pools_lines(self, node: Node, window: Window) -> bool:
-        """True if input and output are lines and the window has separate row and column dimensions."""
-        return node.inputs[0] in self.grids and node.output in self.parts_of and len(window.kernel) >= 2
+        """True if input and output are lines, over which the window slides."""
+        there = node.inputs[0] in self.grids and node.output in self.parts_of
+        return there and slides_over_lines(self.graph, node, window)
 
     def pool_lines(self, node: Node, operator: Pool) -> None:
         """Emits a pool, line by line on the cores that hold the cells of the input."""
@@ -319,7 +320,9 @@ class LineLowering(StreamedLines):
         if isinstance(window, WindowTable):
             before, after = (self.graph.tensors[n].image for n in (name, node.output))
             return reads_few_lines(window, before, after, MOST_LINES)
-        if window.transposed or len(window.kernel) < 2 or window.batch != 1 or operator.weights.shape[0] > 1:
+        if window.transposed or window.batch != 1 or operator.weights.shape[0] > 1:
+            return False
+        if not slides_over_lines(self.graph, node, window):
             return False
         lines = self.grids[name].lines
         cut = {cells for lead in {*middle_lines(window)} for cells in lines[lead]}

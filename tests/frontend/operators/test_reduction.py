@@ -121,3 +121,20 @@ def test_no_axes_still_mean_the_norm_of_each_element(op_type: str):
 def test_a_maximum_of_as_many_elements_as_there_are_channels(axis: int):
     """The maxima are a pixel of 3 channels too, but of the other axis."""
     compare(single("ReduceLogSumExp", (3, 3), axes=[axis]))
+
+
+@pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceMean", "ReduceMax"])
+@pytest.mark.parametrize("shape", [(3, 2, 3, 3), (2, 4, 5, 6), (2, 3, 3, 4, 5)])
+@pytest.mark.parametrize("reader", ["Conv", "MaxPool", "Sigmoid"])
+def test_a_convolution_reads_images_that_lost_their_last_axis(op_type: str, shape: tuple[int, ...], reader: str):
+    """The window makes lines of one pixel; without `keepdims`, the images that are read have other lines."""
+    kernel = (3,) * (len(shape) - 3)
+    weights = {"w": random(4, shape[1], *kernel)} if reader == "Conv" else {}
+    options: dict[str, Any] = {} if reader == "Sigmoid" else {"kernel_shape": kernel, "pads": (1,) * 2 * len(kernel)}
+    nodes = [
+        node(op_type, "x a", "r", keepdims=0),
+        node("Mul", "r c", "m"),
+        node(reader, f"m {' '.join(weights)}".strip(), **options),
+    ]
+    constants = {"a": np.array([-1]), "c": np.float32(0.2).reshape(()), **weights}
+    check(make_model(nodes, {"x": shape}, {"y": len(shape) - 1}, constants, opset=18), tolerance=2e-5, **CHIP)
