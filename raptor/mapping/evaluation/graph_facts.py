@@ -20,8 +20,8 @@ class GraphFacts:
     parts: channel ranges of the tensors that stream; empty if values are whole tiles. views: nodes of the moves of
     which only regions are made. critical, sunk, turns: position of each tensor in the critical path, the layer on whose
     cores it is computed (`find_sunk_maps`), and its number in the order in which tensors are made. readers: of each
-    tensor. tile: channels of a whole tile. steps: tensors that each layer makes. moves, origins: what was found out
-    about moves and their regions so far.
+    tensor. tile: channels of a whole tile. steps: tensors that each layer makes. chips: the target with the
+    elements of a tensor. moves, origins: what was found out about moves and their regions so far.
     """
 
     graph: Graph
@@ -35,6 +35,7 @@ class GraphFacts:
     readers: dict[str, list[Node]] = field(init=False)
     tile: int = field(init=False)
     steps: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list[str]))
+    chips: dict[str, Target] = field(default_factory=dict[str, Target])
     moves: dict[str, tuple[MoveOrigins, int]] = field(default_factory=dict[str, tuple[MoveOrigins, int]])
     origins: dict[object, MoveRegion] = field(default_factory=dict[object, MoveRegion])
 
@@ -51,6 +52,12 @@ class GraphFacts:
         for node in graph.nodes:
             if isinstance(node.operator, Filter):
                 self.steps[filter_key(node)].append(node.output)
+
+    def chip(self, name: str) -> Target:
+        """Returns the target with the element type of a tensor."""
+        if name not in self.chips:
+            self.chips[name] = self.arch.with_element(self.graph.tensors[name].element)
+        return self.chips[name]
 
     def move(self, node: Node) -> tuple[MoveOrigins, int]:
         """Returns where each element of a moved tensor comes from, and the most lines that one of its lines reads."""

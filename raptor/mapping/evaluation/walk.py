@@ -17,7 +17,6 @@ from raptor.mapping.modes.critical_operand import CriticalPosition
 from raptor.mapping.modes.line_streaming import Range, cut_channels
 from raptor.mapping.modes.window_axis import input_lines_read
 from raptor.target.arch import Target
-from raptor.target.chip_elements import ElementType
 from raptor.target.tensor_layout import Image
 
 
@@ -26,18 +25,17 @@ class WorkWalk:
     """The layouts and the work of the nodes so far.
 
     layouts: where the elements of each tensor are; views have none until they are materialised. regrouped: tensors by
-    the keys of their layouts with other channel ranges. makers: the work that makes each tensor. chips: the target with
-    each element type. constants: for each core, the elements of its constants, by contents, and for how many pixels
-    they are repeated; constant_readers: the first work that reads one. crossbars: crossbars in use on each core.
-    lines_on: pixels of a line that were copied to a core, keyed by tensor, line, channel range and core. done: what
-    happens once only (`once`). regions: of views, which several cores may ask for.
+    the keys of their layouts with other channel ranges. makers: the work that makes each tensor. constants: for each
+    core, the elements of its constants, by contents, and for how many pixels they are repeated; constant_readers: the
+    first work that reads one. crossbars: crossbars in use on each core. lines_on: pixels of a line that were copied to
+    a core, keyed by tensor, line, channel range and core. done: what happens once only (`once`). regions: of views,
+    which several cores may ask for.
     """
 
     graph: Graph
     decision: Decision
     arch: Target
     facts: GraphFacts
-    chips: dict[ElementType, Target] = field(default_factory=dict[ElementType, Target])
     layouts: dict[object, CellLayout] = field(default_factory=dict[object, CellLayout])
     regrouped: dict[str, str] = field(default_factory=dict[str, str])
     makers: dict[str, list[NodeWork]] = field(default_factory=dict[str, list[NodeWork]])
@@ -64,10 +62,7 @@ class WorkWalk:
 
     def chip(self, name: str) -> Target:
         """Returns the target with the element type of a tensor."""
-        element = self.graph.tensors[self.regrouped.get(name, name)].element
-        if element not in self.chips:
-            self.chips[element] = self.arch.with_element(element)
-        return self.chips[element]
+        return self.facts.chip(self.regrouped.get(name, name))
 
     def start_work(self, name: str, steps: int = 1, needs: "list[StepNeed] | None" = None) -> NodeWork:
         """Adds the work that makes a tensor."""

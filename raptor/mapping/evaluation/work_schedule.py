@@ -1,6 +1,6 @@
 """The work of a decision as steps of a list schedule: messages between cores, then the work of each core."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,7 +71,7 @@ def schedule_work(works: list[NodeWork], arch: Target, most: int) -> SampleWork:
     """Returns the steps of a sample for the list scheduler. The lines of a node are done in at most `most` rounds."""
     number: dict[int, int] = {}
     rounds: list[_Round] = []
-    edges: list[Ints] = [np.zeros((0, 2), np.int64)]
+    edges: list[Ints] = [np.zeros((2, 0), np.int64)]
     made: dict[int, _Sources] = {}
     for work in works:
         sources = [(need, found) for need in work.needs for _, found in made[id(need.work)]]
@@ -83,7 +83,7 @@ def schedule_work(works: list[NodeWork], arch: Target, most: int) -> SampleWork:
         edges += _dependences(found, sources)
         rounds.append(found)
         made[id(work)] = [(StepNeed(work, 1, 1, 0), found)]
-    return _join(rounds, np.unique(np.concatenate(edges), axis=0), arch)
+    return _join(rounds, np.concatenate(edges, axis=1), arch)
 
 
 def _make_round(work: NodeWork, first: int, most: int, number: dict[int, int]) -> _Round:
@@ -108,12 +108,12 @@ def _make_round(work: NodeWork, first: int, most: int, number: dict[int, int]) -
     return _Round(work, first, count, core, peer, times_ns, messages, begin, end, tuple(chains))
 
 
-def _dependences(steps: _Round, sources: _Sources) -> list[Ints]:
-    """Returns pairs (earlier step, later step) of all rounds of a node."""
+def _dependences(steps: _Round, sources: _Sources) -> Iterator[Ints]:
+    """Yields pairs of all rounds of a node as [2, pairs]: earlier steps, later steps."""
     rounds = np.arange(steps.count)
     base, total = steps.first + rounds * steps.size, steps.work.steps
     inside = [*steps.chains, *((k, steps.begin[to]) for k, (_, to) in enumerate(steps.messages))]
-    found = [np.stack([base + a, base + b], axis=1) for a, b in inside]
+    yield _pairs(base, base, inside)
     receivers = {core for _, core in steps.messages}
     known = {core for _, source in sources for core in source.end}
     last_line = np.minimum((rounds + 1) * total // steps.count, total) - 1
@@ -121,20 +121,26 @@ def _dependences(steps: _Round, sources: _Sources) -> list[Ints]:
         lines = source.work.steps
         read = np.minimum(last_line * need.stride // need.spread + need.reach, lines - 1)
         before = source.first + read * source.count // lines * source.size
-        pairs = [(core, k) for k, (core, _) in enumerate(steps.messages) if core in source.end or core not in known]
-        pairs += ((c, k) for c, k in steps.begin.items() if c in source.end or c not in receivers)
-        found += (np.stack([before + source.made_on(core), base + k], axis=1) for core, k in pairs)
-    return found
+        asking = [(core, k) for k, (core, _) in enumerate(steps.messages) if core in source.end or core not in known]
+        asking += ((c, k) for c, k in steps.begin.items() if c in source.end or c not in receivers)
+        yield _pairs(before, base, [(source.made_on(core), k) for core, k in asking])
+
+
+def _pairs(earlier: Ints, later: Ints, steps: Sequence[tuple[int, int]]) -> Ints:
+    """Returns the pairs [2, pairs] between two nodes. earlier, later: first steps of their rounds; steps: in these."""
+    inside = np.array(steps, np.int64).reshape(-1, 2).T
+    return np.stack([np.add.outer(earlier, inside[0]).reshape(-1), np.add.outer(later, inside[1]).reshape(-1)])
 
 
 def _join(rounds: list[_Round], edges: Ints, arch: Target) -> SampleWork:
-    """Returns all steps as columns."""
+    """Returns all steps as columns. `edges`: [2, pairs], earlier and later steps."""
     core = np.concatenate([np.tile(r.core, r.count) for r in rounds])
     peer = np.concatenate([np.tile(r.peer, r.count) for r in rounds])
     times_ns = np.concatenate([np.tile(r.times_ns, (1, r.count)) for r in rounds], axis=1)
     messages, sender_ns, wire_ns, receiver_ns, work_ns, port_ns = times_ns
     position = np.concatenate([np.repeat(np.arange(r.count) / r.count, r.size) for r in rounds])
     count, number = len(core), np.arange(len(core))
+    earlier, later = np.divmod(np.unique(edges[0] * count + edges[1]), count)
     rank = np.empty_like(number)
     rank[np.lexsort((-number, peer < 0, position))] = number
     asking_ns = messages * estimate_flit_ns(arch)
@@ -149,8 +155,8 @@ def _join(rounds: list[_Round], edges: Ints, arch: Target) -> SampleWork:
         port_ns,
         work_ns,
         rank,
-        np.bincount(edges[:, 1], minlength=count),
-        np.searchsorted(edges[:, 0], np.arange(count + 1)).astype(np.int64),
-        np.ascontiguousarray(edges[:, 1]),
+        np.bincount(later, minlength=count),
+        np.searchsorted(earlier, np.arange(count + 1)).astype(np.int64),
+        later,
         *number_pairs(core, peer),
     )

@@ -5,12 +5,13 @@ So there are few MVMs, and an MVM on many crossbars side by side takes only a li
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from raptor.graph.ir import Filter
 from raptor.graph.layers import find_inner_taps
 from raptor.mapping.decision import Matrix
 from raptor.mapping.modes.integer_costs import with_accumulators
-from raptor.mapping.modes.kernel_unfolding import cut_row_blocks, fill_cores
+from raptor.mapping.modes.kernel_unfolding import cut_row_blocks
 from raptor.mapping.modes.line_streaming import cut_channels
 from raptor.target.arch import Target
 from raptor.target.timing import message_ns, mvmul_ns, vector_ns
@@ -22,18 +23,35 @@ def choose_dense_matrices(filter_: Filter, arch: Target, tile: int, core: int, f
     `arch` has the widths of the layer. `core`: the first core to fill, which has `free` crossbars left.
     """
     most = max(1, arch.xbars_per_core // -(-tile // arch.weight_columns(filter_.weight_bits)))
-    tiles = -(-filter_.weights.shape[2] // tile)
-    found = (tuple(unfold_dense(filter_, arch, tile, n)) for n in range(1, min(most, tiles) + 1))
-    return min(found, key=lambda matrices: _cost(matrices, fill_cores(matrices, core, free, arch)[0], arch, tile))
+    widths = range(1, min(most, -(-filter_.weights.shape[2] // tile)) + 1)
+    return tuple(unfold_dense(filter_, arch, tile, min(widths, key=partial(_cost, filter_, arch, tile, core, free))))
+
+
+def _cost(filter_: Filter, arch: Target, tile: int, core: int, free: int, tiles: int) -> tuple[int, float]:
+    """Returns the last core, and the time in ns until the outputs are complete, of matrices of `tiles` tiles."""
+    rows = len(find_inner_taps(filter_)) * sum(1 for _ in cut_row_blocks(filter_.in_channels, tile, arch.xbar_rows))
+    columns = [high - low for low, high in cut_channels(filter_.weights.shape[2], tiles * tile)]
+    xbars = [-(-width // arch.weight_columns(filter_.weight_bits)) for width in columns]
+    held, met = Counter[int](), 0
+    for each in xbars:  # as `fill_cores` does, but for all matrices of the same outputs at once
+        left = rows
+        while left:
+            if each > free:
+                core, free = core + 1, arch.xbars_per_core
+            count = min(left, free // each)
+            held[core] += count
+            left, free = left - count, free - count * each
+        met = met or len(held)
+    return core, _latency_ns(arch, tile, max(held.values()), xbars[0], columns[0], met)
 
 
 def unfold_dense(filter_: Filter, arch: Target, tile: int, tiles: int) -> Iterator[Matrix]:
     """Yields matrices that span `tiles` output tiles each; matrices of the same outputs are adjacent."""
-    taps = find_inner_taps(filter_)
+    taps, most = find_inner_taps(filter_), arch.weight_columns(filter_.weight_bits)
+    blocks = [*cut_row_blocks(filter_.in_channels, tile, arch.xbar_rows)]
     for cols in cut_channels(filter_.weights.shape[2], tiles * tile):
-        for rows in cut_row_blocks(filter_.in_channels, tile, arch.xbar_rows):
-            for tap in taps:
-                yield Matrix(tap, rows, cols, -(-(cols[1] - cols[0]) // arch.weight_columns(filter_.weight_bits)))
+        xbars = -(-(cols[1] - cols[0]) // most)
+        yield from (Matrix(tap, rows, cols, xbars) for rows in blocks for tap in taps)
 
 
 def spread_matrices(
@@ -49,20 +67,24 @@ def spread_matrices(
     return min(ways, key=lambda way: dense_latency_ns(matrices, way, arch, tile), default=None)
 
 
-def _cost(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Target, tile: int) -> tuple[int, float]:
-    """Returns the last core, and the time in ns until the outputs are complete."""
-    return cores[-1], dense_latency_ns(matrices, cores, arch, tile)
-
-
 def dense_latency_ns(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Target, tile: int) -> float:
     """Returns the time in ns until the outputs of a layer are complete.
 
     A core multiplies and adds its own products; then the sums of all cores are added.
     """
-    count, width = max(Counter(cores).values()), matrices[0].cols[1] - matrices[0].cols[0]
+    first = matrices[0]
+    met = len({c for c, m in zip(cores, matrices, strict=True) if m.cols == first.cols})
+    return _latency_ns(arch, tile, max(Counter(cores).values()), first.xbars, first.cols[1] - first.cols[0], met)
+
+
+def _latency_ns(arch: Target, tile: int, count: int, xbars: int, width: int, met: int) -> float:
+    """Returns the time of `dense_latency_ns`.
+
+    count: matrices of the core with most of them, each with `width` outputs on `xbars` crossbars. met: cores that have
+    matrices of the same outputs.
+    """
     sums = with_accumulators(arch)
-    own = count * mvmul_ns(arch, matrices[0].xbars) + (count - 1) * vector_ns(sums, width, 2)
-    met = len({c for c, m in zip(cores, matrices, strict=True) if m.cols == matrices[0].cols})
+    own = count * mvmul_ns(arch, xbars) + (count - 1) * vector_ns(sums, width, 2)
     messages = (met - 1) * -(-width // tile) / met
     added = max(messages, met - 1) * (message_ns(sums, tile) + vector_ns(sums, tile, 2))
     return own + added
