@@ -7,13 +7,13 @@ may use all of them. Few groups are good for the latency; many for the interval,
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Generic, TypeVar
 
 from raptor.graph.ir import Filter, Graph, Pool
 from raptor.graph.layers import filter_key
-from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, choose_plans, pareto_front
+from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, choose_plans, front_within
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class PhaseSharing(Generic[T]):
 
     fronts: for each phase, the plans of its layers, from few cores to many. place: (group of each phase) -> the layers
     that do not stream, on cores, and their number of cores. cores, xbars: cores of the chip, and crossbars of a core.
-    share: see `TuningKnobs`. known: memo of `phase`.
+    share: see `TuningKnobs`. known, limited: memos of `fit_phase` and `fronts_within`.
     """
 
     fronts: Sequence[Mapping[str, Sequence[LayerPlan]]]
@@ -98,6 +98,9 @@ class PhaseSharing(Generic[T]):
     share: float
     known: dict[tuple[int, int, int], dict[str, PlacedPlan] | None] = field(
         default_factory=dict[tuple[int, int, int], dict[str, PlacedPlan] | None]
+    )
+    limited: dict[tuple[int, int], dict[str, list[LayerPlan]]] = field(
+        default_factory=dict[tuple[int, int], dict[str, list[LayerPlan]]]
     )
 
     def choices(self) -> Iterator[GroupedPhases[T]]:
@@ -144,19 +147,20 @@ class PhaseSharing(Generic[T]):
         placed = self.fit_phase(phase, cores, limit)
         return 0.0 if placed is None else _longest_ns(placed)
 
+    def fronts_within(self, phase: int, limit: int) -> dict[str, list[LayerPlan]]:
+        """Returns the plans of the layers of a phase that need at most `limit` crossbars of a core."""
+        if (phase, limit) not in self.limited:
+            self.limited[phase, limit] = {k: front_within(plans, limit) for k, plans in self.fronts[phase].items()}
+        return self.limited[phase, limit]
+
     def fit_phase(self, phase: int, cores: int, limit: int) -> dict[str, PlacedPlan] | None:
         """Returns plans for the layers of a phase on `cores` cores, with at most `limit` crossbars of each; or None."""
         key = phase, cores, limit
         if key not in self.known:
-            fronts = {k: pareto_front(_within(plans, limit)) for k, plans in self.fronts[phase].items()}
+            fronts = self.fronts_within(phase, limit)
             fits = cores > 0 and all(fronts.values())
             self.known[key] = choose_plans(fronts, cores, 0, self.share) if fits else None
         return self.known[key]
-
-
-def _within(plans: Sequence[LayerPlan], xbars: int) -> Iterator[LayerPlan]:
-    """Yields the plans that need at most `xbars` crossbars of a core, with one copy of each matrix."""
-    yield from (replace(p, grid=replace(p.grid, copies=1)) for p in plans if p.xbars <= xbars)
 
 
 def _longest_ns(placed: Mapping[str, PlacedPlan]) -> float:

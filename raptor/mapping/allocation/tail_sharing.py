@@ -7,10 +7,10 @@ model: for the time of the slowest layer, plus the delay of the layers after it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, choose_plans, pareto_front
+from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, choose_plans, front_within, pareto_front
 
 T = TypeVar("T")
 
@@ -68,7 +68,9 @@ class TailSharing(Generic[T]):
             last, cores = self.place(limit)
             if cores > self.cores:
                 return
-            left = {key: self.plans_within(key, self.xbars - limit) for key in keys} if step < LIMIT_COUNT else {}
+            left = (
+                {key: front_within(self.plans[key], self.xbars - limit) for key in keys} if step < LIMIT_COUNT else {}
+            )
             for count in range(len(keys) + 1):
                 late = {key: left.get(key, []) for key in keys[len(keys) - count :]}
                 if not all(late.values()):
@@ -76,10 +78,6 @@ class TailSharing(Generic[T]):
                 found = self.make_choice(fronts, late, last, cores)
                 if found is not None:
                     yield found
-
-    def plans_within(self, key: str, xbars: int) -> list[LayerPlan]:
-        """Returns the Pareto front of a layer's plans that need at most `xbars` crossbars of a core, with one copy."""
-        return pareto_front(replace(p, grid=replace(p.grid, copies=1)) for p in self.plans[key] if p.xbars <= xbars)
 
     def make_choice(
         self, fronts: dict[str, list[LayerPlan]], late: dict[str, list[LayerPlan]], last: T, cores: int

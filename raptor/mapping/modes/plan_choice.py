@@ -1,7 +1,7 @@
 """Plans of layers with line unfolding, Pareto fronts, and a greedy choice in which each layer has its own cores."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Protocol
 
@@ -58,6 +58,12 @@ def pareto_front(plans: Iterable[LayerPlan]) -> list[LayerPlan]:
         if not front or plan.core_ns < front[-1].core_ns:
             front.append(plan)
     return front
+
+
+def front_within(plans: Iterable[LayerPlan], xbars: int) -> list[LayerPlan]:
+    """Returns the Pareto front of plans that need at most `xbars` crossbars of a core, with one copy of each matrix."""
+    front = pareto_front(plan for plan in plans if plan.xbars <= xbars)
+    return [replace(plan, grid=replace(plan.grid, copies=1)) for plan in front]
 
 
 def place_in_order(plans: Mapping[str, LayerPlan]) -> dict[str, PlacedPlan]:
