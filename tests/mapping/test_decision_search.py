@@ -68,13 +68,12 @@ def test_a_correction_moves_cores() -> None:
 
 def test_many_readers_get_fewer_cores() -> None:
     """A table that twelve layers read: on 400 cores, sending its lines takes longer than all other work."""
-    large, small = bench(400), bench(64)
+    large = bench(400)
     mapped = first_mapping("characters_12", large)
     found = searched(mapped, large)
     assert len({*found.cores}) <= 256 < len({*mapped.decision.cores})
     times = [raptor.compile(build_model("characters_12"), arch="bench", cores=n).simulate() for n in (64, 400)]
     assert times[1].latency_ns <= 1.1 * times[0].latency_ns
-    assert small.usable_cores < large.usable_cores
 
 
 def test_a_better_order_keeps_a_decision() -> None:
