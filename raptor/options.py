@@ -283,7 +283,7 @@ class OutputOptions:
     )
     dump_ir: Path | None = _option(parse_path, "Directory for the text of every level.", example="ir")
     stop_after: str | None = _option(
-        parse_text, "Print what this pass returns, and stop.", metavar="PASS", example="map", completion="passes"
+        parse_text, "Print what this pass returns, and stop.", metavar="PASS", example="schedule", completion="passes"
     )
     force: bool = _option(parse_flag, "Replace an earlier output.", default=False)
     verbose: bool = _option(parse_flag, "Print each stage on a separate line.", default=False, short="-v")
