@@ -198,7 +198,7 @@ class MappingOptions:
         studied=False,
     )
     knobs: Mapping[str, float] = _option(
-        parse_values_by_name, "Number of the mapping rows: share=0.75, products=2.", example="step_ns=10.0", texts=KNOBS
+        parse_values_by_name, "Number of the mapping rows: share=0.75, products=2.", example="share=0.1", texts=KNOBS
     )
 
     @property

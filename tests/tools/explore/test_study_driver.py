@@ -272,7 +272,7 @@ def test_kills(victim: str, tmp_path: Path):
         process = subprocess.Popen(command("run", path, "-q"))
         try:
             while process.poll() is None:
-                time.sleep(rng.uniform(0.2, 3.0))
+                time.sleep(rng.uniform(0.05, 0.4))
                 known = _results(small(tmp_path / "b", settings))
                 if kills < 20 and process.poll() is None and (victim == "driver" or known > last + 1):
                     kills, last = kills + _kill(process.pid, victim), known
