@@ -18,8 +18,9 @@ from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.evaluation.whole_layer_work import add_whole_layer
 from raptor.mapping.evaluation.whole_work import add_whole_node, cut_lines, store_output
 from raptor.mapping.modes.line_streaming import can_stream_product
+from raptor.mapping.modes.produced_constants import choose_produced, product_ns
 from raptor.target.arch import Target
-from raptor.target.timing import ISSUE_NS, load_ns, mvmul_ns
+from raptor.target.timing import ISSUE_NS
 
 
 def decision_work(graph: Graph, decision: Decision, arch: Target, facts: GraphFacts | None = None) -> list[NodeWork]:
@@ -92,15 +93,14 @@ def _add_constants(walk: WorkWalk) -> None:
     """Adds what brings the constants of each core there: loads, or one product of free crossbars if that is faster."""
     arch, makes = walk.arch, walk.flow is not None and walk.flow.makes_constants
     for core, constants in walk.constants.items():
-        work, sizes = walk.constant_readers[core], [size for size, _ in constants.values()]
-        crossbars = -(-sum(sizes) // arch.outputs_per_xbar)
-        product_ns = mvmul_ns(arch, crossbars) + load_ns(arch, 1) + 2 * ISSUE_NS
-        loads_ns = sum(load_ns(arch, size) + ISSUE_NS for size in sizes)
-        if makes and crossbars <= arch.xbars_per_core - walk.crossbars[core] and product_ns < loads_ns:
+        work, sizes = walk.constant_readers[core], {key: size for key, (size, _) in constants.items()}
+        free = arch.xbars_per_core - walk.crossbars[core]
+        produced = choose_produced(sizes, free, arch) if makes else set[object]()
+        if produced:
             work.load(arch, core, 1)
-            work.compute_ns[core] += mvmul_ns(arch, crossbars) + ISSUE_NS
-            for size, pixels in constants.values():
+            work.compute_ns[core] += product_ns([sizes[key] for key in produced], arch) + ISSUE_NS
+        for key, (size, pixels) in constants.items():
+            if key in produced:
                 work.copy(arch, core, size, sum(pixels))
-        else:
-            for size in sizes:
+            else:
                 work.load(arch, core, size)

@@ -18,6 +18,7 @@ from msgspec import structs
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.decision import Matrix
+from raptor.mapping.modes.produced_constants import choose_produced, count_crossbars
 from raptor.mapping.refinement import ProducedConstants, RefinementError
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import SpatialGraph
@@ -26,7 +27,6 @@ from raptor.spatial.placed_graph import Partition
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.arch import Target
 from raptor.target.chip_elements import MODELLED_FLOAT
-from raptor.target.timing import ISSUE_NS, load_ns, mvmul_ns
 
 _Shape = tuple[int, int, int]
 """Rows, width and channels of a tile, each row of which repeats one pixel of a constant."""
@@ -72,23 +72,9 @@ class _Constants:
         """Returns the constants but those of these names."""
         return replace(self, uses={use: tile for use, tile in self.uses.items() if use[0] not in loaded})
 
-    def too_many(self, free: int, arch: Target) -> tuple[str, ...]:
-        """Returns the names of the constants that do not fit into `free` crossbars, if the largest go first."""
-        room, kept = free * arch.outputs_per_xbar, set[bytes]()
-        for key, tile in sorted(self.values().items(), key=lambda item: -item[1].elements):
-            if tile.elements <= room:
-                room -= tile.elements
-                kept.add(key)
-        return tuple(dict.fromkeys(name for (name, _), t in self.uses.items() if t.values.tobytes() not in kept))
-
     def xbars(self, arch: Target) -> int:
         """Returns the number of crossbars that hold the distinct constants."""
-        return -(-sum(tile.elements for tile in self.values().values()) // arch.outputs_per_xbar)
-
-    def is_worth_it(self, arch: Target) -> bool:
-        """True if the product takes less time than the loads."""
-        product = mvmul_ns(arch, self.xbars(arch)) + load_ns(arch, 1) + 2 * ISSUE_NS
-        return product < sum(load_ns(arch, tile.elements) + ISSUE_NS for tile in self.values().values())
+        return count_crossbars((tile.elements for tile in self.values().values()), arch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +111,11 @@ def choose_constants(partition: Partition, uses: ConstantUses, arch: Target) -> 
     """Returns the cores on which a product takes less time than the loads of the constants that fit."""
     used, chosen = _used_xbars(partition), list[ProducedConstants]()
     for core, constants in sorted(uses.by_core.items()):
-        loaded = constants.too_many(arch.xbars_per_core - used[core], arch)
-        if not constants.without(loaded).is_worth_it(arch):
+        elements = {key: tile.elements for key, tile in constants.values().items()}
+        kept = choose_produced(elements, arch.xbars_per_core - used[core], arch)
+        if not kept:
             continue
+        loaded = tuple(dict.fromkeys(name for (name, _), t in constants.uses.items() if t.values.tobytes() not in kept))
         if chosen and (chosen[-1].stop, chosen[-1].loaded) == (core, loaded):
             chosen[-1] = replace(chosen[-1], stop=core + 1)
         else:

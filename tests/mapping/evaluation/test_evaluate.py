@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import models
+import raptor
 from raptor.compiler.pipeline import complete, prepare_graph, rewrite_and_map, run_lowering
 from raptor.compiler.program_cost import simulate_objective
 from raptor.frontend import load
 from raptor.mapping.evaluation.evaluate import evaluate
 from raptor.mapping.knobs import DEFAULT_KNOBS
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
-from raptor.mapping.strategies import rows_strategy
+from raptor.mapping.strategies import STRATEGIES, rows_strategy
 from raptor.options import ChipOptions
 from raptor.target.arch import load_chip
 
@@ -55,3 +56,11 @@ def test_intervals_of_decisions_differ_as_in_the_simulator() -> None:
     found = np.array([times("squeezenet", 64, knobs) for knobs in KNOBS])
     _, evaluated, _, simulated = np.log(found).T
     assert np.corrcoef(evaluated, simulated)[0, 1] >= 0.95
+
+
+def test_constants_that_do_not_fit_into_free_crossbars_are_loaded() -> None:
+    """The crossbars of some cores hold a part of the weights of depthwise layers; the port has to bring the others."""
+    model = models.build("mobilenet_v2", image_size=64)
+    mapped = rewrite_and_map(prepare_graph(load(model).graph, CHIP), CHIP, STRATEGIES["rows"])
+    bounds = raptor.compile(model, arch="bench", cores=100).explain().bounds
+    assert evaluate(mapped.graph, mapped.decision, CHIP).bounds.port_ns == pytest.approx(bounds.port, rel=0.03)
