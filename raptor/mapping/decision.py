@@ -75,9 +75,9 @@ class LineGrid(StrictDataclass):
 
 @dataclass(frozen=True, slots=True)
 class KernelUnfolding(StrictDataclass):
-    """A matrix for each kernel position, input tile and output tile (`raptor.mapping.unfold_kernel`), in order.
+    """A matrix for each kernel position, input tile and output tile, in order.
 
-    `cores`: the core of each matrix. Partial sums go from core to core.
+    See `raptor.mapping.modes.kernel_unfolding`. `cores`: the core of each matrix. Partial sums go from core to core.
     """
 
     matrices: JsonArray[Matrix]

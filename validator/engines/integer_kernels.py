@@ -1,4 +1,4 @@
-"""Compiled matrix and vector instructions on integers, with the meaning that `integer_meanings` defines.
+"""Compiled matrix and vector instructions on integers, with the meaning that `integer_semantics` defines.
 
 Vectors are computed in chunks, in 64 bits: operands are loaded to `a` and `b`, results are made in `a`, checked and
 stored. If a check fails, the chunk is done again element by element, to find the fault that the definition finds.

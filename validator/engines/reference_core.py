@@ -1,6 +1,6 @@
 """A core of the plain engine, and the instructions that are the same in all programs: scalars, moves, messages.
 
-`float_semantics` has the instructions on float32 numbers, `integer_meanings` those on integers.
+`float_semantics` has the instructions on float32 numbers, `integer_semantics` those on integers.
 """
 
 import operator

@@ -1,6 +1,6 @@
 """Plain Python engine: the definition of what streams compute. It is slow; the compiled engine is compared with it.
 
-The meaning of the instructions is in `reference_core`, `float_semantics` and `integer_meanings`.
+The meaning of the instructions is in `reference_core`, `float_semantics` and `integer_semantics`.
 """
 
 import numpy as np

@@ -33,10 +33,10 @@ def run(opened: Any, names: Sequence[str], feed: Mapping[str, Any], where: str =
 
 
 def create_optimised_session(path: Path) -> Any:
-    """Opens a model with every optimisation of onnxruntime. Raises `UserError` like `session`."""
+    """Opens a model with every optimisation of onnxruntime. Raises `UserError` as `create_session` does."""
     try:
         return _opened(str(path), optimise=True)
-    except Exception as e:  # as in `session`
+    except Exception as e:  # as in `create_session`
         raise UserError(f"{path}: onnxruntime cannot load it: {e}") from e
 
 

@@ -174,9 +174,9 @@ class CrossbarUse:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profile:
-    """Profile of a program. `parts_are`: kind of the `parts`. `untimed`: reason why there are no times, or empty.
+    """Profile of a program. `part_kind`: kind of the `parts`. `untimed`: reason why there are no times, or empty.
 
-    `part_names`: names for the indices in `CoreTimeline.part` and `Crossbars.part`, parts without instructions
+    `part_names`: names for the indices in `CoreTimeline.part` and `CrossbarUse.part`, parts without instructions
     included. `crossbars` is None if the sizes of the matrices are not known (no weights, or no architecture).
     `reloading`: only for a program in rounds, whose estimate is for a batch with writing."""
 

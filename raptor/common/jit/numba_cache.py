@@ -52,7 +52,7 @@ class KernelCache(IndexDataCacheFile):
             return 0.0
 
     def add_interpreted_us(self, us: float) -> None:
-        """Adds microseconds to `interpreted_us`; does nothing if the file cannot be written."""
+        """Adds microseconds to the file of interpreted time; does nothing if the file cannot be written."""
         with suppress(OSError):
             self._base.parent.mkdir(parents=True, exist_ok=True)
             with self._times.open("a", encoding="ascii") as file:

@@ -19,10 +19,10 @@ from raptor.target.tensor_layout import Image
 
 @dataclass(frozen=True, slots=True)
 class ReductionLayout:
-    """A tensor laid out so that each dimension of its image is either reduced or kept. `chosen[d]`: True if reduced.
+    """A tensor laid out so that each dimension of its image is either reduced or kept. `reduced[d]`: True if reduced.
 
-    parts: if the channels consist of several dimensions, only some of which are reduced: the size of each, and whether
-    it is reduced.
+    channel_parts: if the channels consist of several dimensions, only some of which are reduced: the size of each, and
+    whether it is reduced.
     """
 
     tensor: Tensor
@@ -59,7 +59,7 @@ def lay_out_reduction(
     """Returns a view of x that reduces the `axes` of its shape.
 
     Elements move only where a reshape has split the channels. With `grouped`, they stay in place even there if only
-    some of the parts are reduced, as in a group normalisation (`View.parts`).
+    some of the parts are reduced, as in a group normalisation (`ReductionLayout.channel_parts`).
     """
     if grouped and (seen := _grouped(build, x, axes)) is not None:
         return seen

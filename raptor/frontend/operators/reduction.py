@@ -101,7 +101,7 @@ def _lower(
     *,
     grouped: bool = True,
 ) -> None:
-    """Lowers a reduction. `grouped`: see `axes.view`."""
+    """Lowers a reduction. `grouped`: as for `lay_out_reduction`."""
     build = OperatorBuilder(node, ctx)
     x = ctx.tensor(node.inputs[0])
     build.finish(

@@ -289,7 +289,7 @@ def spread_groups(
 ) -> TokenCores | None:
     """Returns the choice in which each group of attentions has its own cores, all of which serve all its chains.
 
-    None if the cores of a group cannot hold its layers. `layer_ns`: see `in_groups`.
+    None if the cores of a group cannot hold its layers. `layer_ns`: see `choose_token_cores`.
     """
     choice = TokenCores(cores=cores)
     for (first, last), (low, high) in zip(groups, even_ranges(cores, len(groups)), strict=True):

@@ -43,7 +43,7 @@ class CellGrid:
     def from_cells(
         cls, parts: ChannelRanges, rows: int, made: Mapping[tuple[int, int], Sequence[LineCell]]
     ) -> "CellGrid":
-        """Makes a grid of `rows` lines from emitted cells; see `Made`."""
+        """Makes a grid of `rows` lines from emitted cells; see `MadeCells`."""
         return cls(parts, tuple(tuple(tuple(made[y, p]) for p in range(len(parts))) for y in range(rows)))
 
     @property

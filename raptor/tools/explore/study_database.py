@@ -66,7 +66,7 @@ class UnreachableError(UserError):
 
 
 class StudyDatabase:
-    """A database of studies. A process writes trials of a study only inside of `driving`."""
+    """A database of studies. A process writes trials of a study only inside of `lock_study`."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -66,8 +66,8 @@ class DefinitionRun:
 class ModelDefinition:
     """An executable definition of a model. `constants`: values that do not depend on inputs.
 
-    Runs fill `inexact`: float tensors without an exact form; `tables`: the inexact tensors that are functions of one
-    quantised tensor; `by_floats`: integer tensors that are rounded from float sections.
+    Runs fill `inexact_tensors`: float tensors without an exact form; `tables`: the inexact tensors that are functions
+    of one quantised tensor; `rounded_from_floats`: integer tensors that are rounded from float sections.
     """
 
     model: ModelProto

@@ -206,7 +206,7 @@ class Recurrence:
     def compute(
         self, inputs: Mapping[str, Array], names: Sequence[str], rng: np.random.Generator | None
     ) -> dict[str, Array]:
-        """Computes the layer step by step. With `rng`, errors are added in each step (see `Exact.run`)."""
+        """Computes the layer step by step. With `rng`, errors are added in each step (see `Float64Model.run`)."""
         layer = self.layer
         # For each direction, the states in the order of time, and the last state.
         found = [self._direction(d, inputs[layer.reads[0]], inputs, rng) for d in range(len(self.steps))]

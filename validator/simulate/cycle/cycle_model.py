@@ -301,7 +301,7 @@ def bound_time_ps(machine: CycleModel) -> float:
 
 
 def compute_demands(machine: CycleModel) -> Ints:
-    """Returns the least times of every instruction (columns `Demand`, ps), as if it never waited; scalars have 0.
+    """Returns the least times of every instruction (columns `DemandColumn`, ps), as if it never waited; scalars have 0.
 
     The time of a receive assumes that its sender sends as many bytes.
     """

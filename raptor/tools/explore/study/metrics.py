@@ -62,7 +62,7 @@ MISSING_REASONS: Mapping[MetricNeed | None, str] = {
 
 @dataclass(frozen=True, slots=True)
 class MetricLimit:
-    """A constraint: a metric must be at most (`is_most`) or at least `bound`, in the unit of the metric."""
+    """A constraint: a metric must be at most (`is_upper`) or at least `bound`, in the unit of the metric."""
 
     metric: str
     is_upper: bool
