@@ -1,4 +1,4 @@
-"""Which constants of a core its free crossbars produce by one product, in place of loads from global memory."""
+"""Choice of the constants of a core that its free crossbars produce by one product, in place of loads."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
