@@ -125,7 +125,7 @@ def _model(folder: Path, name: str, sizes: _Sizes) -> Path:
 
 def _show(rows: Sequence[CommandTime]) -> None:
     table = Table("command", box=box.MARKDOWN, title="seconds of whole processes, median")
-    for title in ("wall", "CPU", "GiB", "instructions", "CPU us / instruction"):
+    for title in ("wall, s", "CPU, s", "GiB", "instructions", "CPU us / instruction"):
         table.add_column(title, justify="right")
     for row in rows:
         count, peak = row.instructions, row.peak_bytes
