@@ -228,12 +228,11 @@ def _tensor(value: Value) -> Tensor:
 
 
 def _lower(node: NodeView, ctx: ImportContext, kind: type[_RecurrentLayer], functions: Sequence[str]) -> None:
-    x = ctx.tensor(node.inputs[0])
-    steps, batch, inputs = x.shape
+    given = ctx.constant(node.inputs[0])
+    steps, batch, inputs = ctx.tensor(node.inputs[0]).shape if given is None else given.shape
     assert not node.integer("layout", 0), "see raptor.frontend.canonical.time_first_rnn"
     _require_full(node, ctx, steps)
-    image = Image((steps * batch, inputs), 1)
-    sequence = x if x.image.has_layout_of(image) else ctx.lay_out(node, x, image)
+    sequence = _sequence(node, ctx, Image((steps * batch, inputs), 1))
     layers = _layers(node, ctx, kind, batch, functions)
     states = [_unrolled(node, ctx, layer, sequence, steps) for layer in layers]
     _emit_outputs(node, ctx, layers, states)
@@ -335,6 +334,16 @@ def _unrolled(
         state = layer.step(layer.moved(parts, rows[step], "step") if steps > 1 else parts, state)
         states.append(state)
     return states[::-1] if layer.is_reverse else states
+
+
+def _sequence(node: NodeView, ctx: ImportContext, image: Image) -> Tensor:
+    """Returns the sequence that the layer reads, as an image with a row for each step and sample."""
+    name = node.inputs[0]
+    if not ctx.is_constant(name):
+        x = ctx.tensor(name)
+        return x if x.image.has_layout_of(image) else ctx.lay_out(node, x, image)
+    pixels = copy_contiguous(image.to_pixels(ctx.read_float32(name)))
+    return ctx.emit_inner(node, (), image.shape, image, ConstantTensor(pixels), f"{node.output}.sequence")
 
 
 def _initial(node: NodeView, ctx: ImportContext, layer: _RecurrentLayer, position: int) -> Tensor | None:

@@ -12,7 +12,7 @@ from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Filter
 from tests.pipeline import check
 from tests.recurrent_models import BATCH, HIDDEN, INPUTS, OP_TYPES, STEPS, recurrent
-from tests.tiny_models import compare, golden, random
+from tests.tiny_models import compare, golden, make_model, node, random
 
 
 @pytest.mark.parametrize("op_type", OP_TYPES)
@@ -135,3 +135,12 @@ def test_large_hidden_state_in_the_streams():
 def test_refusals(model: ModelProto, reason: str):
     with pytest.raises(UnsupportedError, match=reason):
         load(model)
+
+
+@pytest.mark.parametrize("op_type", OP_TYPES)
+def test_a_constant_sequence(op_type: str):
+    """Only the first state is computed."""
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[op_type]
+    weights = {"s": random(4, 2, 5, seed=3), "w": random(1, 3 * gates, 5), "r": random(1, 3 * gates, 3, seed=1)}
+    layer = node(op_type, "s w r - - h", "y", hidden_size=3)
+    check(make_model([layer], {"h": (1, 2, 3)}, {"y": 4}, weights), xbar=16, cores=8, xbars_per_core=16)
