@@ -58,7 +58,7 @@ def export_network(name: str, path: Path) -> None:
 
         def forward(self, x: Any) -> Any:
             found = self.inner(x)
-            return found["out"] if isinstance(found, dict) else found  # pyright: ignore[reportUnknownVariableType] as above
+            return found["out"] if isinstance(found, dict) else found  # pyright: ignore[reportUnknownVariableType] torch is not here
 
     torch.manual_seed(0)
     if hasattr(torchvision.models.segmentation, name):

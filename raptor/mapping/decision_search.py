@@ -40,7 +40,7 @@ LARGEST_CORRECTION = 32.0
 """Largest correction of the work of a layer, up or down."""
 
 WORTH_CHANGING = 0.97
-"""A decision replaces the first one if its evaluated cost is at most this share of the first one's cost."""
+"""Largest evaluated cost of a decision, relative to the first decision, for it to replace the first decision."""
 
 WORTH_AT_PORT = 0.9
 """Share of the cost, as above, if the port of global memory is busy for `PORT_BINDS` of the first interval.
@@ -189,7 +189,7 @@ class _Search:
             best = self.best
 
     def evaluate(self, decision: Decision, knobs: TuningKnobs) -> WorkBounds:
-        """Starts to schedule the work of a decision, unless a core is busy for too long. Returns its bounds."""
+        """Returns the bounds of a decision; a thread finds its times, unless its interval is known to be too long."""
         graph, arch = self.mapper.graph, self.mapper.arch
         for known, bounds in self.known:
             if known == decision:

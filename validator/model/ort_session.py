@@ -36,7 +36,7 @@ def create_optimised_session(path: Path) -> Any:
     """Opens a model with every optimisation of onnxruntime. Raises `UserError` as `create_session` does."""
     try:
         return _opened(str(path), optimise=True)
-    except Exception as e:  # as in `create_session`
+    except Exception as e:  # onnxruntime's exceptions have no common base
         raise UserError(f"{path}: onnxruntime cannot load it: {e}") from e
 
 

@@ -232,7 +232,7 @@ def _lower(node: NodeView, ctx: ImportContext, kind: type[_RecurrentLayer], func
     steps, batch, inputs = ctx.tensor(node.inputs[0]).shape if given is None else given.shape
     assert not node.integer("layout", 0), "see raptor.frontend.canonical.time_first_rnn"
     _require_full(node, ctx, steps)
-    sequence = _sequence(node, ctx, Image((steps * batch, inputs), 1))
+    sequence = _read_sequence(node, ctx, Image((steps * batch, inputs), 1))
     layers = _layers(node, ctx, kind, batch, functions)
     states = [_unrolled(node, ctx, layer, sequence, steps) for layer in layers]
     _emit_outputs(node, ctx, layers, states)
@@ -336,14 +336,13 @@ def _unrolled(
     return states[::-1] if layer.is_reverse else states
 
 
-def _sequence(node: NodeView, ctx: ImportContext, image: Image) -> Tensor:
-    """Returns the sequence that the layer reads, as an image with a row for each step and sample."""
+def _read_sequence(node: NodeView, ctx: ImportContext, image: Image) -> Tensor:
+    """Returns the sequence that a recurrent layer reads, computed or constant: a pixel for each step and sample."""
     name = node.inputs[0]
     if not ctx.is_constant(name):
         x = ctx.tensor(name)
         return x if x.image.has_layout_of(image) else ctx.lay_out(node, x, image)
-    pixels = copy_contiguous(image.to_pixels(ctx.read_float32(name)))
-    return ctx.emit_inner(node, (), image.shape, image, ConstantTensor(pixels), f"{node.output}.sequence")
+    return _emit_constant(node, ctx, ctx.read_float32(name), image, f"{node.output}.sequence")
 
 
 def _initial(node: NodeView, ctx: ImportContext, layer: _RecurrentLayer, position: int) -> Tensor | None:
@@ -357,9 +356,12 @@ def _initial(node: NodeView, ctx: ImportContext, layer: _RecurrentLayer, positio
     if not values.any():
         return None
     image = Image(values.shape, 1)
-    return ctx.emit_inner(
-        node, (), image.shape, image, ConstantTensor(copy_contiguous(image.to_pixels(values))), f"{layer.stem}.initial"
-    )
+    return _emit_constant(node, ctx, values, image, f"{layer.stem}.initial")
+
+
+def _emit_constant(node: NodeView, ctx: ImportContext, values: Floats, image: Image, stem: str) -> Tensor:
+    """Emits a constant tensor in the layout `image`; its name begins with `stem`."""
+    return ctx.emit_inner(node, (), image.shape, image, ConstantTensor(copy_contiguous(image.to_pixels(values))), stem)
 
 
 def _emit_outputs(

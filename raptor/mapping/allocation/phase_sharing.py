@@ -148,7 +148,7 @@ class PhaseSharing(Generic[T]):
         return 0.0 if placed is None else _longest_ns(placed)
 
     def fronts_within(self, phase: int, limit: int) -> dict[str, list[LayerPlan]]:
-        """Returns the plans of the layers of a phase that need at most `limit` crossbars of a core."""
+        """Returns, for each layer of a phase, its plans that need at most `limit` crossbars of a core."""
         if (phase, limit) not in self.limited:
             self.limited[phase, limit] = {k: front_within(plans, limit) for k, plans in self.fronts[phase].items()}
         return self.limited[phase, limit]

@@ -41,7 +41,7 @@ class WorkBounds:
 
     @property
     def total_ns(self) -> float:
-        """Work of all cores."""
+        """Work of all cores together."""
         return sum(self.busy_ns.values())
 
     @property

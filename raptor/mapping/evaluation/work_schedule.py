@@ -109,7 +109,7 @@ def _make_round(work: NodeWork, first: int, most: int, number: dict[int, int]) -
 
 
 def _dependences(steps: _Round, sources: _Sources) -> Iterator[Ints]:
-    """Yields pairs of all rounds of a node as [2, pairs]: earlier steps, later steps."""
+    """Yields the dependences of the steps of a node as [2, pairs]: numbers of the earlier and of the later steps."""
     rounds = np.arange(steps.count)
     base, total = steps.first + rounds * steps.size, steps.work.steps
     inside = [*steps.chains, *((k, steps.begin[to]) for k, (_, to) in enumerate(steps.messages))]

@@ -28,7 +28,10 @@ def choose_dense_matrices(filter_: Filter, arch: Target, tile: int, core: int, f
 
 
 def _cost(filter_: Filter, arch: Target, tile: int, core: int, free: int, tiles: int) -> tuple[int, float]:
-    """Returns the last core, and the time in ns until the outputs are complete, of matrices of `tiles` tiles."""
+    """Returns the last core that a layer fills if its matrices span `tiles` output tiles, and its time in ns.
+
+    The time is until all outputs are complete. `core`: the first core to fill, which has `free` crossbars left.
+    """
     rows = len(find_inner_taps(filter_)) * sum(1 for _ in cut_row_blocks(filter_.in_channels, tile, arch.xbar_rows))
     columns = [high - low for low, high in cut_channels(filter_.weights.shape[2], tiles * tile)]
     xbars = [-(-width // arch.weight_columns(filter_.weight_bits)) for width in columns]
@@ -78,7 +81,7 @@ def dense_latency_ns(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch:
 
 
 def _latency_ns(arch: Target, tile: int, count: int, xbars: int, width: int, met: int) -> float:
-    """Returns the time of `dense_latency_ns`.
+    """Returns the time in ns until the outputs of a fully connected layer are complete.
 
     count: matrices of the core with most of them, each with `width` outputs on `xbars` crossbars. met: cores that have
     matrices of the same outputs.
