@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,28 +25,39 @@ class CoreStream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InstructionStreams:
-    """Instruction streams of the cores that have work, by core."""
+    """Instruction streams of the cores that have work, by core.
+
+    `init`: streams that run once after power-up, on the cores that have resident values.
+    """
 
     cores: Mapping[int, CoreStream]
+    init: Mapping[int, CoreStream] = field(default_factory=dict[int, CoreStream])
 
     def __str__(self) -> str:
-        return "".join(map("".join, (_lines(core, stream) for core, stream in self.cores.items())))
+        once = (_lines(f"init of core {core}", stream) for core, stream in self.init.items())
+        return "".join(map("".join, (*once, *(_lines(f"core {core}", stream) for core, stream in self.cores.items()))))
 
 
-def _lines(core: int, stream: CoreStream) -> Iterator[str]:
-    yield f"core {core} {{\n"
+def _lines(title: str, stream: CoreStream) -> Iterator[str]:
+    yield f"{title} {{\n"
     for pc, record in enumerate(stream.records):
         yield f"  {pc:6} {isa.format_record(record)}\n"
     yield "}\n"
 
 
 def generate(program: PimProgram, arch: Target) -> InstructionStreams:
-    """Returns the stream of each core, with every operation unrolled into instructions."""
+    """Returns the streams of each core, with every operation unrolled into instructions."""
     skeletons = {id(core.steps.forms): core.steps.forms for core in program.cores.values()}
     known = {key: FormInstructions.from_forms(forms, arch) for key, forms in skeletons.items()}
     return InstructionStreams(
-        {i: _stream(core, known[id(core.steps.forms)], arch) for i, core in program.cores.items()}
+        {i: _stream(core, known[id(core.steps.forms)], arch) for i, core in program.cores.items()},
+        {i: _stream(core, known[id(core.steps.forms)], arch) for i, core in init_cores(program).items()},
     )
+
+
+def init_cores(program: PimProgram) -> dict[int, CoreProgram]:
+    """Returns what runs once after power-up as programs of cores; none for a core without such steps."""
+    return {i: replace(core, steps=core.init, init=None) for i, core in program.cores.items() if core.init is not None}
 
 
 def _stream(core: CoreProgram, skeletons: FormInstructions, arch: Target) -> CoreStream:

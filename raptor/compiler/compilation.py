@@ -26,6 +26,7 @@ from raptor.graph.ir import (
     Operator,
     Softmax,
 )
+from raptor.graph.residency import Residency
 from raptor.mapping.decide import StoredDecision
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, changed_knobs, parse_knobs
 from raptor.mapping.mapping_file import make_mapping_file, read_mapping
@@ -101,6 +102,7 @@ def make_request(options: CompileOptions) -> CompileRequest:
         "dims": options.inputs.dims,
         "mapping": mapping.mapping,
         "isa": "base" if options.numbers.base_isa else "extended",
+        **({"constants_load": "resident"} if options.residency.resident_constants else {}),
         **({"chips": chip.chips} if chip.chips > 1 else {}),
         **({"optimize": mapping.objective} if mapping.objective else {}),
         **({"effort": mapping.effort} if mapping.effort else {}),
@@ -176,7 +178,8 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     if options.numbers.base_isa:
         _refuse_extensions(model.graph)
     _check_numbers(model.graph, arch, options.numbers)
-    graph = pipeline.prepare_graph(model.graph, arch, request.requantising, driver=driver)
+    graph = replace(model.graph, residency=Residency(constants=options.residency.resident_constants))
+    graph = pipeline.prepare_graph(graph, arch, request.requantising, driver=driver)
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
     completed = pipeline.complete(mapped, arch, aim=chosen.aim, driver=driver)
@@ -212,6 +215,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         mapping=mapping,
         report=make_report(mapped.graph, tiles, decision, program, streams, arch, warnings, trials),
         records={i: stream.records for i, stream in streams.cores.items()},
+        resident=file_contents.make_resident(program, streams, arch),
         weights=file_contents.collect_weights(program, tiles),
         constants=memory.constant_values,
         onnx_bytes=model.onnx_bytes,

@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,8 +17,10 @@ from raptor.graph.requantise.vector_program import RequantiseRecipe
 from raptor.output import files
 from raptor.output.crossbar_matrices import CrossbarMatrices
 from raptor.pim import GlobalMemory, PimProgram
+from raptor.pim.ir import CoreProgram
 from raptor.pim.step_columns import Ints
 from raptor.spatial import SpatialGraph
+from raptor.target import isa
 from raptor.target.arch import Target, Widths
 from raptor.target.chip_elements import MODELLED_FLOAT, ElementCoding, ElementType
 from raptor.target.tensor_layout import TensorRegion
@@ -184,6 +187,30 @@ def _numbers(which: Ints, things: Sequence[T], known: dict[T, int]) -> Ints:
     for index in in_order:
         number[index] = known.setdefault(things[index], len(known))
     return number[which]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResidentValues:
+    """The values that stay on the chip between samples: the file about them, and the streams that write them."""
+
+    memory: files.ResidentMap
+    records: Mapping[int, isa.Records]
+
+
+def make_resident(program: PimProgram, streams: InstructionStreams, arch: Target) -> ResidentValues | None:
+    """Returns what stays on the chip between samples; None if a program forgets everything."""
+    if not streams.init:
+        return None
+    cores = tuple(_resident_spans(program.cores[i], arch) for i in streams.init)
+    return ResidentValues(files.ResidentMap(cores=cores), {i: s.records for i, s in streams.init.items()})
+
+
+def _resident_spans(core: CoreProgram, arch: Target) -> files.ResidentMemory:
+    """Returns the spans of a core's resident buffers, by address."""
+    assert core.addresses is not None, "buffers have addresses"
+    start, size = core.addresses[core.resident], core.steps.buffers.sizes(arch)[core.resident]
+    spans = sorted(zip(start.tolist(), size.tolist(), strict=True))
+    return files.ResidentMemory(core=core.core, spans=tuple(spans))
 
 
 def collect_weights(program: PimProgram, graph: SpatialGraph) -> dict[int, CrossbarMatrices]:

@@ -32,10 +32,12 @@ ROUNDS = "rounds.json"
 DEVICE = "device.json"
 REPORT = "report.json"
 MAPPING = "mapping.json"
+RESIDENT = "resident.json"
 ARCH = "arch.json"
 NETWORK = "network.json"
 MODEL = "model.onnx"
 WEIGHTS = "weights"
+INIT = "init"
 CONSTANTS = f"{WEIGHTS}/constants.npy"
 
 CONSTANT_INPUTS = "constants"
@@ -48,6 +50,11 @@ Numbers = Literal["float", "int", "mixed"]
 def stream_name(core: int, suffix: Literal["json", "pim"]) -> str:
     """Returns the file name of the instruction stream of a core."""
     return f"core_{core}.{suffix}"
+
+
+def init_name(name: str) -> str:
+    """Returns the name of a file of the program that runs once after power-up, relative to the output directory."""
+    return f"{INIT}/{name}"
 
 
 def weights_name(core: int, suffix: Literal["json", "npz"]) -> str:
@@ -287,6 +294,24 @@ class StepTable(StrictSchema):
             if max(core.operations, default=-1) >= len(self.operations):
                 raise ValueError(f"core {core.core}: operation {max(core.operations)} of {len(self.operations)}")
         return self
+
+
+class ResidentMemory(StrictSchema):
+    """The local memory of a core that keeps its content between samples: [first byte, number of bytes] of each span."""
+
+    core: Count
+    spans: JsonArray[Range]
+
+
+class ResidentMap(StrictSchema):
+    """`resident.json`: what stays in local memory between two samples.
+
+    The streams in the folder `init` write it, once after power-up; all other memory of a core has any content when a
+    sample begins.
+    """
+
+    version: Literal[1] = FORMAT_VERSION
+    cores: JsonArray[ResidentMemory]
 
 
 class FileEntry(StrictSchema):

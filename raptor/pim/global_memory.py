@@ -30,7 +30,7 @@ class GlobalMemory:
 
     inputs, outputs: by tensor, an address for each of its parts. constants: by name of the ConstantTile. ids: by name
     and core, addresses of computed tiles that the core reads into registers. constant_values: all constants, stored
-    from `constants_address` on: values of the elements in a float program, else bytes.
+    from `constants_address` to `constants_end`: values of the elements in a float program, else bytes.
     """
 
     inputs: Mapping[str, tuple[int, ...]]
@@ -38,6 +38,7 @@ class GlobalMemory:
     constants: Mapping[str, int]
     constant_values: Constants
     constants_address: int
+    constants_end: int
     ids: Mapping[tuple[str, int], int]
     size_bytes: int
 
@@ -60,7 +61,7 @@ def map_global_memory(schedule: Schedule, arch: Target) -> GlobalMemory:
     outputs, end = _place_tensors(graph, graph.outputs, position + pool.size, arch)
     values = np.concatenate(pool.chunks or [np.zeros(0, np.float32 if graph.numbers == "float" else np.uint8)])
     ids, end = _place_ids(schedule, constants, end, arch)
-    return GlobalMemory(inputs, outputs, constants, values, position, ids, end)
+    return GlobalMemory(inputs, outputs, constants, values, position, position + pool.size, ids, end)
 
 
 def _place_ids(

@@ -5,7 +5,7 @@ import numpy as np
 from raptor.common.errors import VerifyError
 from raptor.pim.allocate_memory import BufferLifetimes, buffer_alignments, reserved_bytes
 from raptor.pim.ir import CoreProgram, PimProgram
-from raptor.pim.operations import Buffer, LoadRows
+from raptor.pim.operations import Buffer, LoadRows, Receive, Send, Store
 from raptor.pim.step_columns import OPERAND, RECEIVE, RESULT, SCRATCH, SEND, WHOLE_BUFFER, Ints, bytes_of_types
 from raptor.target.arch import Target
 
@@ -16,6 +16,7 @@ def verify_pim(program: PimProgram, arch: Target) -> None:
     for core in program.cores.values():
         _check_core(core, arch)
         _check_defined(core)
+        _check_init(core)
         if core.addresses is not None:
             _check_addresses(core, core.addresses, arch)
 
@@ -79,12 +80,12 @@ def _check_core(core: CoreProgram, arch: Target) -> None:
     for i in core.steps.of_class(LoadRows).tolist():
         op = core.steps.operation(i)
         assert isinstance(op, LoadRows)
-        _check_rows(_where(core, i), op, arch)
+        _check_rows(_where(core, core.init_count + i), op, arch)
 
 
 def _check_defined(core: CoreProgram) -> None:
     """Checks that each operand was written before, with the number and type of elements that are read."""
-    uses = core.steps.uses()
+    uses = core.all_steps.uses()
     known = np.flatnonzero(uses.role != SCRATCH)
     order = known[np.lexsort((known, uses.buffer[known]))]
     # For each use, the last write of the same buffer before it: writes and reads of a buffer are neighbours now.
@@ -100,8 +101,25 @@ def _check_defined(core: CoreProgram) -> None:
         raise VerifyError(f"{_where(core, int(uses.step[first]))}: %{name} is used before it is defined")
 
 
+def _check_init(core: CoreProgram) -> None:
+    """Checks that steps after power-up meet no other core, and that no step of a sample writes a resident buffer."""
+    if core.init is None:
+        return
+    alone = ~core.init.forms.of_class(Send, Receive, Store)[core.init.form]
+    for step in np.flatnonzero(~alone).tolist():
+        raise VerifyError(f"{_where(core, step)}: runs once after power-up, but meets another core or stores")
+    uses = core.steps.uses()
+    kept = np.zeros(len(core.steps.buffers), np.bool_)
+    kept[core.resident] = True
+    for use in np.flatnonzero(kept[uses.buffer] & (uses.role != OPERAND)).tolist():
+        step, name = core.init_count + int(uses.step[use]), core.steps.buffers.name(uses.buffer[use])
+        raise VerifyError(f"{_where(core, step)}: overwrites %{name}, which later samples read")
+
+
 def _where(core: CoreProgram, step: int) -> str:
-    return f"pim: core {core.core} step {step} ({core.steps.nodes[core.steps.node[step]]})"
+    """Names a step by its number among all steps, those after power-up first."""
+    steps = core.all_steps
+    return f"pim: core {core.core} step {step} ({steps.nodes[steps.node[step]]})"
 
 
 def _check_rows(where: str, op: LoadRows[Buffer], arch: Target) -> None:
@@ -116,7 +134,7 @@ def _check_addresses(core: CoreProgram, addresses: Ints, arch: Target) -> None:
     """Checks that buffers alive at the same time are disjoint, and all are aligned and inside the memory used."""
     from raptor.pim.allocate_kernel import first_clash  # compiled code is loaded only where it runs
 
-    lives, buffers = BufferLifetimes.from_steps(core.steps), core.steps.buffers
+    lives, buffers = BufferLifetimes.from_core(core), core.steps.buffers
     low = addresses[lives.buffer]
     high = low + reserved_bytes(buffers, arch)[lives.buffer]
     unaligned = low % buffer_alignments(buffers.elements[lives.buffer, 1], arch) != 0

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from raptor.common.options import arguments
 from raptor.common.options.option_values import parse_arch_source
-from raptor.output.files import ARCH, MemoryMap, SimulatorConfig
+from raptor.output import files
+from raptor.output.files import ARCH, MemoryMap, ResidentMap, SimulatorConfig
 from raptor.target.arch import Target
 from raptor.target.isa import Records
 from validator.checks.findings import Finding, RuleTopic, Severity
@@ -63,9 +64,20 @@ def check(path: str | Path, arch: str | Path | None = None) -> tuple[Finding, ..
     """
     chip, folder = None if arch is None else parse_arch_source("arch", arch), arguments.parse_path("path", path)
     if not has_segments(folder):
-        return check_subject(load_subject(folder, chip))
-    found = {part.name: check_subject(load_subject(part, chip)) for part in chip_folders(folder)}
+        return _check_folder(folder, chip)
+    found = {part.name: _check_folder(part, chip) for part in chip_folders(folder)}
     return _sorted(_of_segments(found))
+
+
+def _check_folder(folder: Path, chip: str | Path | None) -> tuple[Finding, ...]:
+    """Checks a program, and what runs once after power-up before it."""
+    found = check_subject(load_subject(folder, chip))
+    if not (folder / files.INIT / files.CONFIG).is_file():
+        return found
+    beside = folder / files.ARCH if (folder / files.ARCH).is_file() else None
+    once = check_subject(load_subject(folder / files.INIT, beside if chip is None else chip))
+    own = (f for f in once if f.rule not in RULES or RULES[f.rule].topic is not RuleTopic.ARCHITECTURE)
+    return _sorted((*found, *(replace(f, file=f"{files.INIT}/{f.file}") for f in own)))
 
 
 def _of_segments(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
@@ -88,11 +100,12 @@ def check_output(
     shapes: GroupShapes,
     *,
     extended: bool,
+    resident: ResidentMap | None = None,
 ) -> tuple[Finding, ...]:
     """Checks the output of the compiler in memory, without files: runs the rules on streams, memory and chip.
 
     `streams` has an entry for every core, `shapes` the rows and columns of each group's matrix.
-    `extended`: the user allowed instructions that pimsim-nn does not have.
+    `extended`: the user allowed instructions that pimsim-nn does not have. `resident`: see `CheckSubject`.
     """
     return check_subject(
         CheckSubject(
@@ -102,6 +115,7 @@ def check_output(
             config=config.model_dump(mode="json"),
             chip=ArchitectureFile(ARCH, target),
             memory=memory,
+            resident=resident,
             shapes=shapes,
             allows_extensions=extended,
             made_by_raptor=True,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raptor.output.files import MemoryMap
+from raptor.output.files import MemoryMap, ResidentMap
 from raptor.target.arch import Target
 from raptor.target.isa import Records
 from raptor.target.opcode_tables import OPCODE_RULES, Bytes
@@ -53,7 +53,7 @@ class CheckSubject:
     `streams` has one entry per core; `groups` too, None if the array_group_map has no entry. `load_faults`: reasons why
     the simulator refuses to load the program. `network`: None if it was not read; `network_fault` is the reason.
     `shapes`: rows and columns of the matrix of each array group, from the weights. `extended`: the user of the compiler
-    allowed instructions that pimsim-nn does not have. `compiled`: made by RAPTOR, so the user cannot change the
+    allowed instructions that pimsim-nn does not have. `resident`: what stays in local memory between two samples. `compiled`: made by RAPTOR, so the user cannot change the
     streams. `alone`: a chip without a program. `computed`: cached results that several rules of one module share.
     """
 
@@ -69,6 +69,7 @@ class CheckSubject:
     load_faults: Sequence[str] = ()
     chip: ArchitectureFile | None = None
     memory: MemoryMap | None = None
+    resident: ResidentMap | None = None
     shapes: GroupShapes | None = None
     text: Mapping[int, TextFaults] = field(default_factory=dict[int, TextFaults])
     allows_extensions: bool = False

@@ -16,6 +16,7 @@ from validator.engines.machine import EngineStop, Machine
 from validator.engines.run_template import CaptureSpans, TensorPiece, make_captures, make_empty_captures, make_pieces
 from validator.errors import IdError
 from validator.execution.inputs import check_named_arrays
+from validator.execution.resident_memory import LocalContent, power_up, resident_content
 from validator.options import Engine, Schedule
 from validator.program.coding import decode, elements_from_bytes, elements_to_bytes, encode
 from validator.program.lookup_bounds import describe_token
@@ -43,7 +44,8 @@ class RunResult:
     """Results of a run, keyed by name: outputs in ONNX shapes, probed tensors in their image shapes.
 
     Values are in the model's types. `output_elements` and `probe_elements`: the same tensors in their representation on
-    the chip: float32, or int64 for integers in integer programs.
+    the chip: float32, or int64 for integers in integer programs. `after`: local memory as the next sample finds it;
+    None if nothing is resident.
     """
 
     outputs: dict[str, Array]
@@ -51,6 +53,7 @@ class RunResult:
     output_elements: dict[str, Array]
     probe_elements: dict[str, Array]
     instructions: int
+    after: LocalContent | None = None
 
 
 def run_program(
@@ -62,16 +65,18 @@ def run_program(
     probes: bool = False,
     max_steps: int = UNLIMITED,
     sample: int = 0,
+    before: LocalContent | None = None,
 ) -> RunResult:
     """Executes `program`; with `probes`, also captures the tensors of layers.json.
 
-    `sample`: number of the input, which selects the noise of crossbars.
+    `sample`: number of the input, which selects the noise of crossbars. `before`: local memory as the sample before
+    left it (`RunResult.after`); None after power-up.
 
     Raises `UserError` for invalid inputs, `ProgramError` for an undefined operation or after about `max_steps`
     instructions, `DeadlockError` when no core can continue.
     """
     captures = make_captures(program) if probes else make_empty_captures(program)
-    state = prepare_machine(program, inputs, captures, sample=sample)
+    state = prepare_machine(program, inputs, captures, sample=sample, before=before)
     try:
         execute_machine(state, engine=engine, schedule=schedule, max_steps=max_steps)
     except IdError as e:
@@ -84,6 +89,7 @@ def run_program(
         output_elements={name: elements.values for name, elements in outputs.items()},
         probe_elements={name: elements.values for name, elements in captured.items()},
         instructions=state.executed_count,
+        after=resident_content(program, state),
     )
 
 
@@ -94,16 +100,19 @@ def prepare_machine(
     *,
     sample: int = 0,
     watch: bool = False,
+    before: LocalContent | None = None,
 ) -> Machine:
     """Returns the machine at its start, with constants and inputs in global memory. `watch`: see `machine.create`.
 
-    `captures`: spans to copy during the run; None for none.
+    `captures`: spans to copy during the run; None for none. `before`: see `run_program`.
     """
     arrays = check_named_arrays(program.memory.inputs, inputs)
     for place in program.memory.inputs:
         if place.name not in arrays:
             raise UserError(f"input {place.name!r} is missing")
     state = machine.create_machine(program, captures or make_empty_captures(program), sample=sample, watch=watch)
+    if (content := before or power_up(program)) is not None:
+        content.restore(state)
     for place in program.memory.inputs:
         _pack(state, place, arrays[place.name])
     return state

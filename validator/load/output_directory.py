@@ -16,6 +16,7 @@ from raptor.output.files import (
     MemoryMap,
     OutputManifest,
     ProbeList,
+    ResidentMap,
     SimulatorConfig,
     TensorCoding,
     TensorPlace,
@@ -28,7 +29,7 @@ from validator.load import stream_check
 from validator.program.coding import element_bytes, find_coding_fault
 from validator.program.group_weights import GroupLimit, load_weights
 from validator.program.npy import BYTE_TYPES, FLOAT_TYPES, parse_npy
-from validator.program.program import LoadedProgram, Values
+from validator.program.program import LoadedProgram, ResidentMemory, Values
 
 MEMORY_LIMIT_BYTES = 8 * 2**30
 _FILE_LIMIT_BYTES = 16 * 2**30
@@ -65,8 +66,11 @@ def load_output(
         streams=_load_streams(folder, manifest, config),
         weights=load_weights(folder, manifest, _group_limits(config, target)),
         constants=_load_constants(folder, manifest, memory),
+        resident=_load_resident(folder, manifest, config, memory),
     )
     stream_check.check_program(program, target)
+    if program.init_program is not None:
+        stream_check.check_program(program.init_program, target)
     _check_layers(program, memory_limit_bytes)
     return program
 
@@ -90,16 +94,46 @@ def check_extra(folder: Path, prefix: str, known: Collection[str], what: str) ->
         raise UserError(f"{folder / extra[0]}: a {what} does not list")
 
 
-def _load_streams(folder: Path, manifest: OutputManifest, config: SimulatorConfig) -> tuple[Records, ...]:
-    wanted = {files.stream_name(core, suffix) for core in range(config.core_cnt) for suffix in ("json", "pim")}
-    odd = sorted(n for n in manifest.files if n.startswith("core_") and "/" not in n and n not in wanted)
+def _load_streams(
+    folder: Path, manifest: OutputManifest, config: SimulatorConfig, prefix: str = ""
+) -> tuple[Records, ...]:
+    """Returns the streams whose names begin with `prefix`: none for those of each sample, or a folder."""
+    cores = range(config.core_cnt)
+    wanted = {prefix + files.stream_name(core, suffix) for core in cores for suffix in ("json", "pim")}
+    listed = (name for name in manifest.files if name.startswith(f"{prefix}core_"))
+    odd = sorted(name for name in listed if "/" not in name[len(prefix) :] and name not in wanted)
     if odd:
         raise UserError(f"{folder / odd[0]}: not a stream of cores 0 to {config.core_cnt - 1}")
-    return tuple(_load_stream(folder, manifest, core) for core in range(config.core_cnt))
+    return tuple(_load_stream(folder, manifest, core, prefix) for core in cores)
 
 
-def _load_stream(folder: Path, manifest: OutputManifest, core: int) -> Records:
-    binary, text = files.stream_name(core, "pim"), files.stream_name(core, "json")
+def _load_resident(
+    folder: Path, manifest: OutputManifest, config: SimulatorConfig, memory: MemoryMap
+) -> ResidentMemory | None:
+    """Returns what stays in local memory, and what writes it; None without `resident.json`."""
+    if files.RESIDENT not in manifest.files:
+        return None
+    check_extra(folder / files.INIT, "core_", _inside(manifest, files.INIT), f"stream that {files.MANIFEST}")
+    listed = file_access.read_json_file(ResidentMap, folder, files.RESIDENT)
+    for kept in listed.cores:
+        if kept.core >= config.core_cnt:
+            raise UserError(f"{files.RESIDENT}: core {kept.core} of {config.core_cnt}")
+        local = memory.local_bytes[kept.core]
+        for low, size in kept.spans:
+            if low + size > local or low % memory.element_bytes or size % memory.element_bytes:
+                raise UserError(f"{files.RESIDENT}: core {kept.core}: {size} bytes at {low} of {local} bytes in use")
+    spans = [(kept.core, low, size) for kept in listed.cores for low, size in kept.spans]
+    init = _load_streams(folder, manifest, config, files.init_name(""))
+    return ResidentMemory(init, np.array(spans, np.int64).reshape(-1, 3))
+
+
+def _inside(manifest: OutputManifest, folder: str) -> set[str]:
+    """Returns the names, in a folder, of the files that a manifest lists there."""
+    return {name.removeprefix(f"{folder}/") for name in manifest.files if name.startswith(f"{folder}/")}
+
+
+def _load_stream(folder: Path, manifest: OutputManifest, core: int, prefix: str = "") -> Records:
+    binary, text = (prefix + files.stream_name(core, suffix) for suffix in ("pim", "json"))
     name = binary if binary in manifest.files else _listed(manifest, text)
     content = file_access.read_bytes(folder, name, limit_bytes=_FILE_LIMIT_BYTES)
     try:

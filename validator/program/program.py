@@ -76,9 +76,22 @@ class CrossbarWriter(ABC):
         """Returns the crossbars of programs that take turns: each program writes its matrices when it begins."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ResidentMemory:
+    """What stays in local memory between two samples: the streams that write it once after power-up, and its spans.
+
+    `spans`: [spans, 3], core, first byte and number of bytes.
+    """
+
+    init: tuple[Records, ...]
+    spans: Indices
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoadedProgram:
     """Contents of an output directory that a run needs. `layers` is None without layers.json.
+
+    `resident`: None for a program that forgets everything between two samples.
 
     `products`: computes every `mvmul`; None for the engine itself. `crossbars`: a model of non-ideal cells and
     converters, for integer programs; None for exact products.
@@ -94,6 +107,14 @@ class LoadedProgram:
     constants: Values
     products: ExternalCrossbars | None = None
     crossbars: "ProgrammedChip | None" = None
+    resident: ResidentMemory | None = None
+
+    @property
+    def init_program(self) -> "LoadedProgram | None":
+        """The program that runs once after power-up; None if nothing is resident."""
+        if self.resident is None:
+            return None
+        return replace(self, streams=self.resident.init, layers=None, resident=None, crossbars=None)
 
     def write_to_device(self, write: CrossbarWriter) -> "LoadedProgram":
         """Returns the program with its matrices in external crossbars, where `write` puts them."""

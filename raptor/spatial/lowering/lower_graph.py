@@ -46,6 +46,7 @@ def lower_graph(graph: Graph, decision: Decision, arch: Target) -> Partition:
         computes,
         views,
         lowering.product_uses,
+        residency=graph.residency,
     )
     return Partition(cut, cores, positions)
 
