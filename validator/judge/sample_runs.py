@@ -11,6 +11,7 @@ import numpy as np
 from raptor.common.errors import UserError
 from raptor.target.tensor_layout import Floats
 from validator.execution.inputs import GivenInputs, draw_inputs, inputs_for_sample, integer_input_names, make_inputs
+from validator.execution.resident_memory import LocalContent
 from validator.execution.run import run_program
 from validator.model.golden import GoldenModel, check_shapes
 from validator.model.index_bounds import IndexBounds, find_index_bounds, find_runnable_bounds, may_read_indices
@@ -60,7 +61,8 @@ class PairedRuns(Protocol):
 class SampleRuns:
     """Inputs to validate: given ones, or random ones with the seeds `numbers`.
 
-    `bounds`: of random inputs. `seconds`: wall time by activity; `instructions`: executed by the last run.
+    `bounds`: of random inputs. `seconds`: wall time by activity; `instructions`: executed by the last run. `content`:
+    local memory as the last run left it, in which the next one begins.
     """
 
     program: LoadedProgram
@@ -71,6 +73,7 @@ class SampleRuns:
     bounds: Mapping[str, IndexBounds] = field(default_factory=dict[str, IndexBounds])
     seconds: dict[str, float] = field(default_factory=lambda: {"golden": 0.0, "run": 0.0, "float64": 0.0})
     instructions: int = 0
+    content: LocalContent | None = None
 
     def with_runnable_bounds(self) -> "SampleRuns":
         """Returns the samples with bounds on random inputs, within which the model runs without an error."""
@@ -157,7 +160,9 @@ class SampleRuns:
         inputs, start = self.inputs(number), perf_counter()
         wanted = self._wanted(inputs)
         known = perf_counter()
-        result = run_program(self.program, inputs, probes=self.settings.layers, **self.settings.run_options)
+        layers, options = self.settings.layers, self.settings.run_options
+        result = run_program(self.program, inputs, probes=layers, before=self.content, **options)
+        self.content = result.after
         self.seconds["golden"] += known - start
         self.seconds["run"] += perf_counter() - known
         self.instructions = result.instructions

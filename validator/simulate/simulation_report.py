@@ -43,6 +43,15 @@ class CoreUse:
 
 
 @dataclass(frozen=True, slots=True)
+class InitFigures:
+    """Time in ns and energy in pJ of what runs once after power-up, and its number of instructions."""
+
+    latency_ns: float
+    energy_pj: float
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationReport:
     """Report of a simulation, also as JSON; `version` changes with its fields. Unknown values are null or empty.
 
@@ -52,13 +61,14 @@ class SimulationReport:
     follow from them, in the mode simulated. `critical_path_ns`: by ONNX node, or by instruction if nodes are not known.
     `reloading`: figures of a program in rounds. Its `latency_ns` is the time of a batch with writing, its `interval_ns`
     is that time divided by the samples, and its energy contains writing. `links`: links between chips; above a share of
-    0.7, times are lower bounds, as the simulator has no contention.
+    0.7, times are lower bounds, as the simulator has no contention. `init`: what runs once after power-up, which is in
+    no other figure; null if nothing stays in local memory between samples.
     """
 
     program: str
     estimator: str
     mode: Mode
-    version: int = 3
+    version: int = 4
     latency_ns: float | None = None
     interval_ns: float | None = None
     samples_per_s: float | None = None
@@ -78,6 +88,7 @@ class SimulationReport:
     warnings: tuple[str, ...] = ()
     reloading: ReloadingFigures | None = None
     links: tuple[LinkUse, ...] = ()
+    init: InitFigures | None = None
 
     @property
     def crowded_links(self) -> tuple[LinkUse, ...]:
@@ -136,6 +147,9 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
         rows.append(("effective", f"{shown}  ({report.macs:,} MACs, 2 operations each)"))
     if report.reloading is not None:
         rows += _reloading_rows(report.reloading)
+    if report.init is not None:
+        once = f"{time_text(report.init.latency_ns)}, {energy_text(report.init.energy_pj)}, once"
+        rows.append(("after power-up", f"{once}  ({report.init.instructions:,} instructions)"))
     rows += _link_rows(report)
     if report.xbars_available:
         share = report.xbars_used / report.xbars_available
