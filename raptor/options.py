@@ -23,6 +23,7 @@ from raptor.common.options.option_texts import (
     NAMES,
     OPERATORS,
     SHAPES,
+    STATES,
     NamedValueFormat,
     NameListFormat,
 )
@@ -49,6 +50,7 @@ from raptor.common.options.option_values import (
     parse_mapping,
     parse_names,
     parse_shapes,
+    parse_states,
     parse_values_by_name,
     parse_xbar,
 )
@@ -236,6 +238,13 @@ class ResidencyOptions:
         typed=CONSTANTS_LOAD,
         not_with=("rounds", "whose programs take turns in the same memory"),
     )
+    states: Mapping[str, str] = _option(
+        parse_states,
+        "Output that is the next value of an input and stays on the chip, such as h0=hn; auto: by names.",
+        example="x=y",
+        texts=STATES,
+        not_with=("rounds", "whose programs take turns in the same memory"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +406,7 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
     knobs: Mapping[str, float] | None
     requant: Requant | None
     resident_constants: bool
+    states: Mapping[str, str] | str | None
     rounds: bool
     batch: int | None
     device: str | Path | None

@@ -20,6 +20,7 @@ _FLAGS = {
     "layers": "--layer",
     "resident_constants": "--constants resident",
     "shapes": "--shape",
+    "states": "--state",
     "stream_format": "--format",
     "trace_file": "--trace",
     "weight_format": "--weights",

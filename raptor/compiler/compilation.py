@@ -16,6 +16,7 @@ from raptor.compiler import pipeline
 from raptor.compiler.mapping_search import search_mapping
 from raptor.compiler.pass_driver import Driver, PassResults
 from raptor.frontend import LoadedModel
+from raptor.frontend.state_pairs import find_states
 from raptor.graph.ir import (
     EXTENDED_FUNCTIONS,
     Filter,
@@ -102,6 +103,7 @@ def make_request(options: CompileOptions) -> CompileRequest:
         "dims": options.inputs.dims,
         "mapping": mapping.mapping,
         "isa": "base" if options.numbers.base_isa else "extended",
+        **({"states": dict(options.residency.states)} if options.residency.states else {}),
         **({"constants_load": "resident"} if options.residency.resident_constants else {}),
         **({"chips": chip.chips} if chip.chips > 1 else {}),
         **({"optimize": mapping.objective} if mapping.objective else {}),
@@ -178,7 +180,8 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     if options.numbers.base_isa:
         _refuse_extensions(model.graph)
     _check_numbers(model.graph, arch, options.numbers)
-    graph = replace(model.graph, residency=Residency(constants=options.residency.resident_constants))
+    states = find_states(model.graph, options.residency.states) if options.residency.states else ()
+    graph = replace(model.graph, residency=Residency(options.residency.resident_constants, states))
     graph = pipeline.prepare_graph(graph, arch, request.requantising, driver=driver)
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
@@ -215,7 +218,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         mapping=mapping,
         report=make_report(mapped.graph, tiles, decision, program, streams, arch, warnings, trials),
         records={i: stream.records for i, stream in streams.cores.items()},
-        resident=file_contents.make_resident(program, streams, arch),
+        resident=file_contents.make_resident(tiles, program, streams, arch),
         weights=file_contents.collect_weights(program, tiles),
         constants=memory.constant_values,
         onnx_bytes=model.onnx_bytes,

@@ -14,6 +14,7 @@ from raptor.codegen import InstructionStreams
 from raptor.common.options.option_values import Requant
 from raptor.graph.ir import Filter, Graph, Requantise
 from raptor.graph.requantise.vector_program import RequantiseRecipe
+from raptor.graph.residency import StatePair
 from raptor.output import files
 from raptor.output.crossbar_matrices import CrossbarMatrices
 from raptor.pim import GlobalMemory, PimProgram
@@ -58,7 +59,7 @@ def make_memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgr
         inputs=tuple(_tensor_place(graph, n, memory.inputs[n]) for n in graph.inputs),
         constants=files.ConstantsPlace(address=memory.constants_address, elements=memory.constant_values.size),
         tables=tuple(_tables(program)),
-        outputs=tuple(_tensor_place(graph, n, memory.outputs[n]) for n in graph.outputs),
+        outputs=tuple(_tensor_place(graph, n, addresses) for n, addresses in memory.outputs.items()),
     )
 
 
@@ -197,12 +198,40 @@ class ResidentValues:
     records: Mapping[int, isa.Records]
 
 
-def make_resident(program: PimProgram, streams: InstructionStreams, arch: Target) -> ResidentValues | None:
+def make_resident(
+    graph: SpatialGraph, program: PimProgram, streams: InstructionStreams, arch: Target
+) -> ResidentValues | None:
     """Returns what stays on the chip between samples; None if a program forgets everything."""
     if not streams.init:
         return None
     cores = tuple(_resident_spans(program.cores[i], arch) for i in streams.init)
-    return ResidentValues(files.ResidentMap(cores=cores), {i: s.records for i, s in streams.init.items()})
+    states = tuple(_resident_state(graph, pair, program) for pair in graph.residency.states)
+    kept = files.ResidentMap(cores=cores, states=states)
+    return ResidentValues(kept, {i: s.records for i, s in streams.init.items()})
+
+
+def _resident_state(graph: SpatialGraph, pair: StatePair, program: PimProgram) -> files.ResidentState:
+    """Returns where each core holds parts of a state."""
+    tensor = graph.tensors[pair.input]
+    regions = {part.tile.name: part.region for part in tensor.parts}
+    tiles: list[files.LocalTile] = []
+    for core in program.cores.values():
+        assert core.addresses is not None, "buffers have addresses"
+        for number in core.resident.tolist():
+            region = regions.get(core.steps.buffers.name(number))
+            if region is not None:
+                place, address = (region.channels, region.rows, region.cols), int(core.addresses[number])
+                channels, rows, cols = place
+                tiles.append(files.LocalTile(channels=channels, rows=rows, cols=cols, core=core.core, address=address))
+    return files.ResidentState(
+        input=pair.input,
+        output=pair.output,
+        coding=_coding(tensor.parts[0].tile.element, tensor.coding),
+        shape=tensor.shape,
+        image_shape=tensor.image.shape,
+        channel_axis=tensor.image.channel_axis,
+        tiles=tuple(tiles),
+    )
 
 
 def _resident_spans(core: CoreProgram, arch: Target) -> files.ResidentMemory:

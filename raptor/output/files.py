@@ -303,6 +303,39 @@ class ResidentMemory(StrictSchema):
     spans: JsonArray[Range]
 
 
+class LocalTile(StrictSchema):
+    """A tile of a tensor in the local memory of `core`, at byte `address`."""
+
+    channels: Range
+    rows: Range
+    cols: Range | None = None
+    core: Count
+    address: Count
+
+    @property
+    def region(self) -> TensorRegion:
+        return TensorRegion(self.channels, self.rows, self.cols)
+
+
+class ResidentState(CodedTensor):
+    """A state: when a sample begins, `tiles` hold the value of the model's `input`, and afterwards that of `output`.
+
+    The first value is that of the input in global memory when the streams in the folder `init` run. Layout as in
+    `TensorPlace`; several cores may hold the same part, each for itself.
+    """
+
+    input: str
+    output: str
+    shape: JsonArray[Dimension]
+    image_shape: JsonArray[Dimension]
+    channel_axis: Count
+    tiles: JsonArray[LocalTile]
+
+    @property
+    def image(self) -> Image:
+        return Image(self.image_shape, self.channel_axis)
+
+
 class ResidentMap(StrictSchema):
     """`resident.json`: what stays in local memory between two samples.
 
@@ -312,6 +345,7 @@ class ResidentMap(StrictSchema):
 
     version: Literal[1] = FORMAT_VERSION
     cores: JsonArray[ResidentMemory]
+    states: JsonArray[ResidentState] = ()
 
 
 class FileEntry(StrictSchema):

@@ -5,7 +5,7 @@ Every operation names the buffers that it reads and writes (destination passing;
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,7 +32,8 @@ class CoreProgram:
     """Program of one core; `groups` are its array groups. `steps` run for each sample, again and again.
 
     addresses: byte address of each buffer; None before allocation. local_bytes: bytes of local memory in use. init:
-    steps that run once after power-up, on buffers of the same table; None if there are none.
+    steps that run once after power-up, on buffers of the same table; None if there are none. states: the buffers of
+    states, which a sample reads and then overwrites for the next one.
     """
 
     core: int
@@ -41,6 +42,7 @@ class CoreProgram:
     addresses: Ints | None = None
     local_bytes: int = 0
     init: StepColumns | None = None
+    states: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def all_steps(self) -> StepColumns:

@@ -34,12 +34,12 @@ def keep_constants(program: PimProgram, graph: SpatialGraph, memory: GlobalMemor
     for i, core in program.cores.items():
         steps = ConstantSteps.from_core(core, memory, np.concatenate([none, *observed.get(i, ())]))
         chosen = steps.that_fit(arch)
-        cores[i] = replace(
-            core,
-            init=core.steps.select(np.flatnonzero(chosen)) if chosen.any() else None,
-            steps=core.steps.select(np.flatnonzero(~chosen)),
-        )
         numbers[i] = np.append(0, np.cumsum(~chosen))
+        cores[i] = core
+        if chosen.any():
+            once = core.steps.select(np.flatnonzero(chosen))
+            init = once if core.init is None else core.init.followed_by(once)
+            cores[i] = replace(core, init=init, steps=core.steps.select(np.flatnonzero(~chosen)))
     return replace(program, cores=cores, traces=tuple(_renumbered(trace, numbers) for trace in program.traces))
 
 
@@ -71,9 +71,11 @@ class ConstantSteps:
         has_operands[uses.step[reads]] = True
         plain = np.array([not form.operation.matrices for form in steps.forms.forms], np.bool_)
         plain &= ~steps.forms.of_class(LoadRows)
+        varying = np.isin(uses.buffer, core.states)
         local = plain[steps.form] & (steps.form >= len(TRANSFERS)) & has_operands
         allowed = local | _loads_of_constants(steps, memory)
         allowed[observed] = False
+        allowed[uses.step[varying]] = False
         return cls(core, allowed, (uses.step[reads], uses.buffer[reads]), (uses.step[~reads], uses.buffer[~reads]))
 
     def chosen(self, reloaded: Ints) -> Bools:

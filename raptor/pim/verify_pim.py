@@ -6,7 +6,18 @@ from raptor.common.errors import VerifyError
 from raptor.pim.allocate_memory import BufferLifetimes, buffer_alignments, reserved_bytes
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.pim.operations import Buffer, LoadRows, Receive, Send, Store
-from raptor.pim.step_columns import OPERAND, RECEIVE, RESULT, SCRATCH, SEND, WHOLE_BUFFER, Ints, bytes_of_types
+from raptor.pim.step_columns import (
+    OPERAND,
+    RECEIVE,
+    RESULT,
+    SCRATCH,
+    SEND,
+    WHOLE_BUFFER,
+    Ints,
+    StepColumns,
+    bytes_of_types,
+)
+from raptor.spatial.operations import Move
 from raptor.target.arch import Target
 
 
@@ -102,18 +113,47 @@ def _check_defined(core: CoreProgram) -> None:
 
 
 def _check_init(core: CoreProgram) -> None:
-    """Checks that steps after power-up meet no other core, and that no step of a sample writes a resident buffer."""
+    """Checks that steps after power-up meet no other core, and that a sample leaves what later ones read."""
     if core.init is None:
         return
     alone = ~core.init.forms.of_class(Send, Receive, Store)[core.init.form]
     for step in np.flatnonzero(~alone).tolist():
         raise VerifyError(f"{_where(core, step)}: runs once after power-up, but meets another core or stores")
-    uses = core.steps.uses()
-    kept = np.zeros(len(core.steps.buffers), np.bool_)
+    _check_kept(core)
+
+
+def _check_kept(core: CoreProgram) -> None:
+    """Checks that a sample writes no resident buffer but states, these as a whole, and after it has read them."""
+    steps = core.steps
+    uses, count = steps.uses(), len(steps.buffers)
+    kept, last_read = np.zeros(count, np.bool_), np.full(count, -1)
     kept[core.resident] = True
-    for use in np.flatnonzero(kept[uses.buffer] & (uses.role != OPERAND)).tolist():
-        step, name = core.init_count + int(uses.step[use]), core.steps.buffers.name(uses.buffer[use])
-        raise VerifyError(f"{_where(core, step)}: overwrites %{name}, which later samples read")
+    reads = uses.role == OPERAND
+    np.maximum.at(last_read, uses.buffer[reads], uses.step[reads])
+    parts: dict[int, list[tuple[int, int]]] = {state: [] for state in core.states.tolist()}
+    for use in np.flatnonzero(kept[uses.buffer] & ~reads).tolist():
+        step, buffer = int(uses.step[use]), int(uses.buffer[use])
+        where, name = _where(core, core.init_count + step), steps.buffers.name(buffer)
+        if buffer not in parts:
+            raise VerifyError(f"{where}: overwrites %{name}, which later samples read")
+        if step < last_read[buffer]:
+            raise VerifyError(f"{where}: overwrites the state %{name}, which this sample still reads")
+        parts[buffer] += _written_ranges(steps, step)
+    for state, written in parts.items():
+        name, elements = steps.buffers.name(state), int(steps.buffers.elements[state, 0])
+        ends = [0, *(first + size for first, size in sorted(written))]
+        if [first for first, _ in sorted(written)] != ends[:-1] or ends[-1] != elements:
+            raise VerifyError(f"pim: core {core.core}: the elements of the state %{name} are not written once each")
+
+
+def _written_ranges(steps: StepColumns, step: int) -> list[tuple[int, int]]:
+    """Returns first element and number of elements of each part of its result that a step writes."""
+    first, elements = steps.span[step].tolist()
+    operation = steps.operation(step)
+    if isinstance(operation, Move):
+        return [(int(into), int(size)) for into, *_, size in operation.runs.tolist()]
+    result = int(steps.results(np.array([step]))[0])
+    return [(0, int(steps.buffers.elements[result, 0])) if first == WHOLE_BUFFER else (first, elements)]
 
 
 def _where(core: CoreProgram, step: int) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from raptor.common.options.option_texts import AUTOMATIC
 from raptor.common.options.arguments import MAX_INTEGER, OneOf, argument_error, parse_dict, parse_integer, parse_path
 
 Objective = Literal["latency", "throughput", "energy"]
@@ -113,6 +114,17 @@ def parse_widths(keyword: str, value: object) -> dict[str, int]:
 def parse_values_by_name(keyword: str, value: object) -> dict[str, Any]:
     """Returns values by name (of an input, a field or a knob). Their user checks them later."""
     return parse_dict(keyword, value, "values by name of the input, such as {'sr': 16000}")
+
+
+def parse_states(keyword: str, value: object) -> dict[str, str]:
+    """Returns the output of the model that is the next value of each input; `AUTOMATIC` for the text "auto"."""
+    if value == "auto":
+        return dict(AUTOMATIC)
+    expected = "outputs by input, such as {'h0': 'hn'}, or 'auto'"
+    found = parse_dict(keyword, value, expected)
+    if not all(isinstance(output, str) for output in found.values()):
+        raise argument_error(keyword, value, expected)
+    return cast(dict[str, str], found)
 
 
 def parse_names(keyword: str, value: object) -> tuple[str, ...]:

@@ -93,7 +93,8 @@ class ScheduleProblem:
         user, tiles, nodes = needs.fetch_user, needs.flow.tiles, needs.flow.nodes
         rows: list[list[int]] = np.stack([needs.fetch_tile, core[user], user], axis=1).tolist()
         fetched = tuple(Fetch(tiles[t], c, nodes[i]) for t, c, i in rows)
-        stored = {part.tile.name for name in graph.outputs for part in graph.tensors[name].parts}
+        leaving = (name for name in graph.outputs if name not in graph.residency.state_outputs)
+        stored = {part.tile.name for name in leaving for part in graph.tensors[name].parts}
         outputs = np.array([i for i, tile in enumerate(tiles) if tile.name in stored], np.int64)
         core, position = np.append(core, core[user]), np.append(position, position[user])
         resident = _resident(graph, needs.flow)
@@ -212,10 +213,13 @@ class ScheduleProblem:
 
 def _resident(graph: SpatialGraph, flow: Dataflow) -> "Ints":
     """Returns the numbers of the values that stay on their cores between samples, constants after tiles."""
-    if not graph.residency.constants:
-        return np.zeros(0, np.int64)
-    literals = [number for number, tile in enumerate(flow.tiles) if tile.name in graph.literals]
-    return np.array([*literals, *range(len(flow.tiles), len(flow.tiles) + len(flow.constants))], np.int64)
+    kept = {part.tile.name for name in graph.residency.state_inputs for part in graph.tensors[name].parts}
+    constants = range(0)
+    if graph.residency.constants:
+        kept |= graph.literals.keys()
+        constants = range(len(flow.tiles), len(flow.tiles) + len(flow.constants))
+    tiles = [number for number, tile in enumerate(flow.tiles) if tile.name in kept] if kept else []
+    return np.array([*tiles, *constants], np.int64)
 
 
 def _summed(step: "Ints", times_ns: Floats, count: int) -> Floats:
