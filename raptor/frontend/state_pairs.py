@@ -11,9 +11,15 @@ from raptor.graph.ir import Graph, Tensor
 from raptor.graph.residency import StatePair
 
 _TOKEN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_ENDS = frozenset("in out n next new prev previous past present initial init final last old updated".split())
+_ENDS = {
+    *("in", "out", "n", "next", "new", "prev", "previous", "past", "present"),
+    *("initial", "init", "final", "last", "old", "updated"),
+}
 """Words in which the names of a state's input and output differ."""
-_STATE_WORDS = frozenset("state states hidden cell cache memory mem past present h c hx cx hs cs kv conv rnn gru lstm".split())
+_STATE_WORDS = {
+    *("state", "states", "hidden", "cell", "cache", "memory", "mem", "past", "present"),
+    *("h", "c", "hx", "cx", "hs", "cs", "kv", "conv", "rnn", "gru", "lstm"),
+}
 """Words of which the name of a state has one."""
 _SHORT = re.compile(r"(?P<stem>[hc]x?)_?(?P<end>0|n|in|out)", re.IGNORECASE)
 """Names of the states of recurrent layers: h0 and hn, c_0 and c_n."""

@@ -332,6 +332,11 @@ class ResidentState(CodedTensor):
     tiles: JsonArray[LocalTile]
 
     @property
+    def name(self) -> str:
+        """The name of the model's output, whose value the tiles have after a sample."""
+        return self.output
+
+    @property
     def image(self) -> Image:
         return Image(self.image_shape, self.channel_axis)
 

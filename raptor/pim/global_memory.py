@@ -28,9 +28,10 @@ Constants = npt.NDArray[np.float32 | np.int32 | np.uint8]
 class GlobalMemory:
     """Map of global memory. Addresses and sizes are in bytes.
 
-    inputs, outputs: by tensor, an address for each of its parts; for a state, that of its first value. constants: by name of the ConstantTile. ids: by name
-    and core, addresses of computed tiles that the core reads into registers. constant_values: all constants, stored
-    from `constants_address` to `constants_end`: values of the elements in a float program, else bytes.
+    inputs, outputs: by tensor, an address for each of its parts; for a state, that of its first value. constants: by
+    name of the ConstantTile. ids: by name and core, addresses of computed tiles that the core reads into registers.
+    constant_values: all constants, stored from `constants_address` to `constants_end`: values of the elements in a
+    float program, else bytes.
     """
 
     inputs: Mapping[str, tuple[int, ...]]

@@ -118,7 +118,8 @@ class ConstantSteps:
         elements, steps = self.core.steps.buffers.elements[:, 0], self.core.steps
         written_by, written = self.writes
         spent = np.zeros(len(steps.buffers))
-        for step, buffer in zip(written_by[chosen[written_by]].tolist(), written[chosen[written_by]].tolist(), strict=True):
+        once = chosen[written_by]
+        for step, buffer in zip(written_by[once].tolist(), written[once].tolist(), strict=True):
             cost = load_ns if steps.form[step] == LOAD else copy_ns
             spent[buffer] += cost(arch, int(elements[buffer]))
         return spent[resident]

@@ -20,8 +20,8 @@ from raptor.pim.form_collector import FormCollector
 from raptor.pim.global_memory import GlobalMemory
 from raptor.pim.global_order import GlobalOrder, TurnLayout
 from raptor.pim.operations import make_slot
-from raptor.pim.step_builder import StepBuilder
 from raptor.pim.state_updates import StateRuns
+from raptor.pim.step_builder import StepBuilder
 from raptor.pim.step_columns import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE_BUFFER, FormTable, StepColumns
 from raptor.pim.value_numbering import ValueNumbering
 from raptor.spatial.dataflow import Dataflow, GroupedLists

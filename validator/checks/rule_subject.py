@@ -53,8 +53,9 @@ class CheckSubject:
     `streams` has one entry per core; `groups` too, None if the array_group_map has no entry. `load_faults`: reasons why
     the simulator refuses to load the program. `network`: None if it was not read; `network_fault` is the reason.
     `shapes`: rows and columns of the matrix of each array group, from the weights. `extended`: the user of the compiler
-    allowed instructions that pimsim-nn does not have. `resident`: what stays in local memory between two samples. `compiled`: made by RAPTOR, so the user cannot change the
+    allowed instructions that pimsim-nn does not have. `compiled`: made by RAPTOR, so the user cannot change the
     streams. `alone`: a chip without a program. `computed`: cached results that several rules of one module share.
+    `resident`: what stays in local memory between two samples.
     """
 
     streams: Sequence[Records]

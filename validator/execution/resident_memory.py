@@ -1,15 +1,22 @@
 """Local memory between two samples: what is resident keeps its content, everything else is lost."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from validator.engines import compiled_engine as compiled
 from validator.engines import machine, reference_engine
 from validator.engines.machine import EngineStop, Machine
 from validator.engines.run_template import cache_per_program, make_empty_captures, make_run_template
 from validator.errors import ProgramError
+from validator.execution.memory_tensors import write_input
+from validator.model.types import named_type
 from validator.program.program import Bytes, LoadedProgram, Values
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,14 +48,23 @@ def resident_content(program: LoadedProgram, state: Machine) -> LocalContent | N
 
 @cache_per_program
 def power_up(program: LoadedProgram) -> LocalContent | None:
-    """Runs what runs once after power-up. Returns what the first sample finds; None if nothing is resident.
+    """Returns what the first sample finds if all states are zero; None if nothing is resident."""
+    return None if program.resident is None else power_up_with(program, {})
 
-    Raises `ProgramError` for an undefined operation.
+
+def power_up_with(program: LoadedProgram, states: Mapping[str, Array]) -> LocalContent:
+    """Runs what runs once after power-up. Returns what the first sample finds.
+
+    `states`: first values, by input; the others are zero. Raises `ProgramError` for an undefined operation.
     """
     once = program.init_program
-    if once is None:
-        return None
+    assert once is not None, "something is resident"
     state = machine.create_machine(once, make_empty_captures(once))
+    places = {place.name: place for place in program.memory.inputs}
+    for kept in program.states:
+        place = places[kept.input]
+        kind = np.dtype(np.float32) if place.coding is None else named_type(place.coding.dtype)
+        write_input(state, place, states.get(kept.input, np.zeros(place.shape, kind)))
     execute = compiled.execute if compiled.is_quicker(state) else reference_engine.execute
     fault = execute(state, block=True, max_steps=len(make_run_template(once).words) + 1)
     if fault.stop is not EngineStop.DONE:
@@ -56,4 +72,6 @@ def power_up(program: LoadedProgram) -> LocalContent | None:
         if isinstance(error, ProgramError):
             raise ProgramError(error.core, error.pc, error.instruction, f"after power-up: {error.reason}")
         raise error
-    return resident_content(program, state)
+    content = resident_content(program, state)
+    assert content is not None, "something is resident"
+    return content

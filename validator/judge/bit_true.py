@@ -183,7 +183,7 @@ class BitTrueJudge:
         )
 
     def _compare(self, known: DefinitionRun, outputs: Mapping[str, Array], probes: Mapping[str, Array]) -> None:
-        for place in self.program.memory.outputs:
+        for place in self.program.outputs:
             self._tensor(ComparedTensor("output", place.name), outputs[place.name], place.coding, known)
         for probe in self._probes():
             if known.find_value(probe.tensor) is not None:
@@ -300,7 +300,7 @@ def _check(program: LoadedProgram, definition: ModelDefinition, constants: set[s
     fixed = constants | {t.name for t in graph.initializer}
     for kind, places, values in (
         ("input", program.memory.inputs, {v.name for v in graph.input} - fixed),
-        ("output", program.memory.outputs, {v.name for v in graph.output}),
+        ("output", program.outputs, {v.name for v in graph.output}),
     ):
         odd = sorted({place.name for place in places} ^ values)
         if odd:

@@ -81,7 +81,7 @@ class SampleRuns:
         integers = integer_input_names(places)
         if self.given or not self.numbers or not (integers or may_read_indices(self.model)):
             return self
-        outputs = [place.name for place in self.program.memory.outputs]
+        outputs = [place.name for place in self.program.outputs]
 
         def attempt(bounds: Mapping[str, IndexBounds]) -> None:
             for number in self.numbers:
@@ -100,7 +100,7 @@ class SampleRuns:
 
     def has_finite_outputs(self) -> bool:
         """Checks whether onnxruntime computes only finite outputs."""
-        names = [place.name for place in self.program.memory.outputs]
+        names = [place.name for place in self.program.outputs]
         try:
             found = [self.golden.run(self.inputs(number), names) for number in self.numbers]
         except UserError:
@@ -143,7 +143,7 @@ class SampleRuns:
     @property
     def exact_tensors(self) -> frozenset[str]:
         """The tensors of integers and booleans."""
-        places = [(place.name, place.coding) for place in self.program.memory.outputs]
+        places = [(place.name, place.coding) for place in self.program.outputs]
         probes = [(probe.tensor, probe.coding) for probe in (self.program.layers.probes if self.program.layers else ())]
         return frozenset(name for name, coding in (*places, *probes) if not holds_floats(coding))
 
@@ -171,7 +171,7 @@ class SampleRuns:
         return {s: (got.reshape(wanted[s.tensor].shape), wanted[s.tensor]) for s, got in found.items()}
 
     def _wanted(self, inputs: Mapping[str, Floats]) -> dict[str, Floats]:
-        names = dict.fromkeys([*(place.name for place in self.program.memory.outputs), *self.golden.layers])
+        names = dict.fromkeys([*(place.name for place in self.program.outputs), *self.golden.layers])
         wanted = self.golden.run(inputs, list(names))
         check_shapes(self.program, wanted)
         return wanted

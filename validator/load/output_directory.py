@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from raptor.output.files import (
     OutputManifest,
     ProbeList,
     ResidentMap,
+    ResidentState,
     SimulatorConfig,
     TensorCoding,
     TensorPlace,
@@ -124,7 +125,29 @@ def _load_resident(
                 raise UserError(f"{files.RESIDENT}: core {kept.core}: {size} bytes at {low} of {local} bytes in use")
     spans = [(kept.core, low, size) for kept in listed.cores for low, size in kept.spans]
     init = _load_streams(folder, manifest, config, files.init_name(""))
-    return ResidentMemory(init, np.array(spans, np.int64).reshape(-1, 3))
+    for state in listed.states:
+        _check_state(state, memory, manifest, spans)
+    return ResidentMemory(init, np.array(spans, np.int64).reshape(-1, 3), listed.states)
+
+
+def _check_state(
+    state: ResidentState, memory: MemoryMap, manifest: OutputManifest, spans: Sequence[tuple[int, int, int]]
+) -> None:
+    """Raises `UserError` unless a state is an input, and resident spans hold all of it."""
+    what = f"{files.RESIDENT}: state {state.input!r}"
+    place = next((place for place in memory.inputs if place.name == state.input), None)
+    if place is None or place.shape != state.shape or place.coding != state.coding:
+        raise UserError(f"{what}: {files.MEMORY} has no such input of this shape and type")
+    if any(output.name == state.output for output in memory.outputs):
+        raise UserError(f"{what}: {state.output!r} is an output in {files.MEMORY}, too")
+    _check_image(what, state.image_shape, state.channel_axis, MEMORY_LIMIT_BYTES)
+    if math.prod(state.shape) != state.image.elements:
+        raise UserError(f"{what}: shape {state.shape} and image_shape {state.image_shape} differ in size")
+    for tile in state.tiles:
+        size = _tile_elements(what, state.image, tile.region) * _width(memory, state.coding)
+        if (tile.core, tile.address, size) not in spans:
+            raise UserError(f"{what}: {size} bytes at {tile.address} of core {tile.core} are not resident")
+    _check_cover(what, state.image, [tile.region for tile in state.tiles], once=False)
 
 
 def _inside(manifest: OutputManifest, folder: str) -> set[str]:

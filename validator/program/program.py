@@ -15,7 +15,9 @@ from raptor.output.files import (
     MemoryMap,
     OutputManifest,
     ProbeList,
+    ResidentState,
     SimulatorConfig,
+    TensorPlace,
 )
 from raptor.target.isa import Records
 
@@ -80,11 +82,12 @@ class CrossbarWriter(ABC):
 class ResidentMemory:
     """What stays in local memory between two samples: the streams that write it once after power-up, and its spans.
 
-    `spans`: [spans, 3], core, first byte and number of bytes.
+    `spans`: [spans, 3], core, first byte and number of bytes. `states`: the model's states among it.
     """
 
     init: tuple[Records, ...]
     spans: Indices
+    states: tuple[ResidentState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -108,6 +111,16 @@ class LoadedProgram:
     products: ExternalCrossbars | None = None
     crossbars: "ProgrammedChip | None" = None
     resident: ResidentMemory | None = None
+
+    @property
+    def states(self) -> tuple[ResidentState, ...]:
+        """The states, whose inputs count for the first sample alone."""
+        return () if self.resident is None else self.resident.states
+
+    @property
+    def outputs(self) -> tuple[TensorPlace | ResidentState, ...]:
+        """All outputs of the model: those in global memory, then states in local memories."""
+        return (*self.memory.outputs, *self.states)
 
     @property
     def init_program(self) -> "LoadedProgram | None":

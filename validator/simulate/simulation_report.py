@@ -147,9 +147,7 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
         rows.append(("effective", f"{shown}  ({report.macs:,} MACs, 2 operations each)"))
     if report.reloading is not None:
         rows += _reloading_rows(report.reloading)
-    if report.init is not None:
-        once = f"{time_text(report.init.latency_ns)}, {energy_text(report.init.energy_pj)}, once"
-        rows.append(("after power-up", f"{once}  ({report.init.instructions:,} instructions)"))
+    rows += _init_rows(report.init)
     rows += _link_rows(report)
     if report.xbars_available:
         share = report.xbars_used / report.xbars_available
@@ -165,6 +163,13 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
     if len(report.critical_path_ns) > _LAYERS:
         rows.append(("", f"        and {len(report.critical_path_ns) - _LAYERS} more"))
     return rows
+
+
+def _init_rows(init: InitFigures | None) -> list[tuple[str, str]]:
+    if init is None:
+        return []
+    once = f"{time_text(init.latency_ns)}, {energy_text(init.energy_pj)}, once"
+    return [("after power-up", f"{once}  ({init.instructions:,} instructions)")]
 
 
 def _link_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from raptor.common.options.option_texts import AUTOMATIC
 from raptor.common.options.arguments import MAX_INTEGER, OneOf, argument_error, parse_dict, parse_integer, parse_path
+from raptor.common.options.option_texts import AUTOMATIC
 
 Objective = Literal["latency", "throughput", "energy"]
 StreamFormat = Literal["json", "pim", "both"]
