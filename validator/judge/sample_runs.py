@@ -57,12 +57,23 @@ class PairedRuns(Protocol):
     def run(self, number: int) -> dict[ComparedTensor, tuple[Floats, Floats]]: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StepStart:
+    """How a step finds the chip (None: after power-up), and the model's own states, by input."""
+
+    content: LocalContent | None
+    states: Mapping[str, Floats]
+
+
 @dataclass(slots=True, eq=False)
 class SampleRuns:
     """Inputs to validate: given ones, or random ones with the seeds `numbers`.
 
-    `bounds`: of random inputs. `seconds`: wall time by activity; `instructions`: executed by the last run. `content`:
-    local memory as the last run left it, in which the next one begins.
+    Samples run one after another on the same chip, so that values which stay there are tested; the states of a model
+    are those that onnxruntime itself has made in the step before.
+
+    `bounds`: of random inputs. `seconds`: wall time by activity; `instructions`: executed by the last run. `starts`:
+    the beginning of each step so far, by its number.
     """
 
     program: LoadedProgram
@@ -73,7 +84,7 @@ class SampleRuns:
     bounds: Mapping[str, IndexBounds] = field(default_factory=dict[str, IndexBounds])
     seconds: dict[str, float] = field(default_factory=lambda: {"golden": 0.0, "run": 0.0, "float64": 0.0})
     instructions: int = 0
-    content: LocalContent | None = None
+    starts: dict[int, StepStart] = field(init=False, default_factory=dict[int, StepStart])
 
     def with_runnable_bounds(self) -> "SampleRuns":
         """Returns the samples with bounds on random inputs, within which the model runs without an error."""
@@ -148,21 +159,34 @@ class SampleRuns:
         return frozenset(name for name, coding in (*places, *probes) if not holds_floats(coding))
 
     def inputs(self, number: int) -> dict[str, Floats]:
-        return make_inputs(
+        made = make_inputs(
             self.program.memory.inputs, self.golden, inputs_for_sample(self.given, number), number, self.bounds
         )
+        return {**made, **self.start_of(number).states}
+
+    def start_of(self, number: int) -> StepStart:
+        """Returns the beginning of a step; runs the steps before it if they have not run."""
+        if number == self.numbers[0] or self.program.resident is None:
+            return StepStart(None, {})
+        if number not in self.starts:
+            self.run(self.numbers[self.numbers.index(number) - 1])
+        return self.starts[number]
 
     def run(self, number: int) -> dict[ComparedTensor, tuple[Floats, Floats]]:
         """Returns the tensors of the program and of onnxruntime, both in onnxruntime's shapes.
 
         Equal calls give equal results.
         """
-        inputs, start = self.inputs(number), perf_counter()
+        inputs, begin, start = self.inputs(number), self.start_of(number), perf_counter()
         wanted = self._wanted(inputs)
         known = perf_counter()
         layers, options = self.settings.layers, self.settings.run_options
-        result = run_program(self.program, inputs, probes=layers, before=self.content, **options)
-        self.content = result.after
+        given = {name: array for name, array in inputs.items() if name not in begin.states}
+        result = run_program(self.program, given, probes=layers, before=begin.content, **options)
+        if result.after is not None:
+            states = {state.input: wanted[state.output] for state in self.program.states}
+            following = self.numbers[self.numbers.index(number) + 1 :][:1]
+            self.starts |= dict.fromkeys(following, StepStart(result.after, states))
         self.seconds["golden"] += known - start
         self.seconds["run"] += perf_counter() - known
         self.instructions = result.instructions
