@@ -54,7 +54,8 @@ def run_program(
     """Executes `program`; with `probes`, also captures the tensors of layers.json.
 
     `sample`: number of the input, which selects the noise of crossbars. `before`: local memory as the sample before
-    left it (`RunResult.after`); None after power-up, when inputs that are states give their first values, by default 0.
+    left it (`RunResult.after`), None after power-up. Inputs that are states replace the values on the chip; without
+    them, states go on, after power-up from 0.
 
     Raises `UserError` for invalid inputs, `ProgramError` for an undefined operation or after about `max_steps`
     instructions, `DeadlockError` when no core can continue.
@@ -96,11 +97,12 @@ def prepare_machine(
     for place in program.memory.inputs:
         if place.name not in arrays and place.name not in states:
             raise UserError(f"input {place.name!r} is missing")
-    if before is not None and (again := states & arrays.keys()):
-        raise UserError(f"input {min(again)!r} is a state: only the first step takes its value")
+    missing = states - arrays.keys()
+    if before is not None and missing and missing != states:
+        raise UserError(f"input {min(missing)!r} is missing: the states of a step are given all or none")
     state = machine.create_machine(program, captures or make_empty_captures(program), sample=sample, watch=watch)
     given = {name: array for name, array in arrays.items() if name in states}
-    content = before or (power_up_with(program, given) if given else power_up(program))
+    content = power_up_with(program, given) if given else before or power_up(program)
     if content is not None:
         content.restore(state)
     for place in program.memory.inputs:
