@@ -3,12 +3,14 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_option
 from raptor.common.options.option_texts import AUTOMATIC
 from raptor.graph.ir import Graph, Tensor
 from raptor.graph.residency import StatePair
+from raptor.target.chip_elements import ElementCoding
 
 _TOKEN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ENDS = {
@@ -57,9 +59,14 @@ def _type_fault(before: Tensor, after: Tensor) -> str | None:
         return f"the input is {list(before.shape)}, and the output {list(after.shape)}"
     if before.element != after.element:
         return f"the input is {before.element} on the chip, and the output {after.element}"
-    if before.coding != after.coding:
+    if _without_range(before.coding) != _without_range(after.coding):
         return "input and output have other scales or types; quantise both alike"
     return None
+
+
+def _without_range(coding: ElementCoding | None) -> ElementCoding | None:
+    """Returns a coding without the range of values that an input may have."""
+    return coding and replace(coding, low=None, high=None)
 
 
 def _recognise(graph: Graph) -> list[StatePair]:
