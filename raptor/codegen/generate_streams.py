@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from raptor.codegen.assign_registers import VIRTUAL, Ints, RegisterState, Virtual, make_width_setter, width_code
 from raptor.codegen.form_expansion import FormInstructions
+from raptor.pim.auxiliary_programs import Auxiliary, auxiliary_programs
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.pim.operations import Buffer
 from raptor.spatial.operations import Operation
@@ -27,15 +28,18 @@ class CoreStream:
 class InstructionStreams:
     """Instruction streams of the cores that have work, by core.
 
-    `init`: streams that run once after power-up, on the cores that have resident values.
+    `auxiliary`: those of the programs beside the samples, by name.
     """
 
     cores: Mapping[int, CoreStream]
-    init: Mapping[int, CoreStream] = field(default_factory=dict[int, CoreStream])
+    auxiliary: Mapping[Auxiliary, Mapping[int, CoreStream]] = field(
+        default_factory=dict[Auxiliary, Mapping[int, CoreStream]]
+    )
 
     def __str__(self) -> str:
-        once = (_lines(f"init of core {core}", stream) for core, stream in self.init.items())
-        return "".join(map("".join, (*once, *(_lines(f"core {core}", stream) for core, stream in self.cores.items()))))
+        beside = {f"{name} of core {i}": s for name, streams in self.auxiliary.items() for i, s in streams.items()}
+        titled = beside | {f"core {i}": stream for i, stream in self.cores.items()}
+        return "".join(map("".join, (_lines(title, stream) for title, stream in titled.items())))
 
 
 def _lines(title: str, stream: CoreStream) -> Iterator[str]:
@@ -50,14 +54,15 @@ def generate(program: PimProgram, arch: Target) -> InstructionStreams:
     skeletons = {id(core.steps.forms): core.steps.forms for core in program.cores.values()}
     known = {key: FormInstructions.from_forms(forms, arch) for key, forms in skeletons.items()}
     return InstructionStreams(
-        {i: _stream(core, known[id(core.steps.forms)], arch) for i, core in program.cores.items()},
-        {i: _stream(core, known[id(core.steps.forms)], arch) for i, core in init_cores(program).items()},
+        _streams(program.cores, known, arch),
+        {name: _streams(cores, known, arch) for name, cores in auxiliary_programs(program).items()},
     )
 
 
-def init_cores(program: PimProgram) -> dict[int, CoreProgram]:
-    """Returns what runs once after power-up as programs of cores; none for a core without such steps."""
-    return {i: replace(core, steps=core.init, init=None) for i, core in program.cores.items() if core.init is not None}
+def _streams(
+    cores: Mapping[int, CoreProgram], known: Mapping[int, FormInstructions], arch: Target
+) -> dict[int, CoreStream]:
+    return {i: _stream(core, known[id(core.steps.forms)], arch) for i, core in cores.items()}
 
 
 def _stream(core: CoreProgram, skeletons: FormInstructions, arch: Target) -> CoreStream:

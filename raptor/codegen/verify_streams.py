@@ -6,8 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from raptor.codegen.generate_streams import CoreStream, InstructionStreams, init_cores
+from raptor.codegen.generate_streams import CoreStream, InstructionStreams
 from raptor.common.errors import VerifyError
+from raptor.pim.auxiliary_programs import auxiliary_programs
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.pim.operations import LoadRows
 from raptor.target import isa
@@ -21,7 +22,9 @@ Ints = npt.NDArray[np.int64]
 def verify_streams(streams: InstructionStreams, program: PimProgram, arch: Target) -> None:
     """Checks the streams of a program. Raises `VerifyError` that names the core and the instruction."""
     _check_cores(streams.cores, program.cores, arch)
-    _check_cores(streams.init, init_cores(program), arch)
+    beside = auxiliary_programs(program)
+    for name, cores in streams.auxiliary.items():
+        _check_cores(cores, beside[name], arch)
     _check_messages(streams.cores)
 
 

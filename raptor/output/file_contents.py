@@ -192,22 +192,26 @@ def _numbers(which: Ints, things: Sequence[T], known: dict[T, int]) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResidentValues:
-    """The values that stay on the chip between samples: the file about them, and the streams that write them."""
+    """The values that stay on the chip between samples: the file about them, and the streams beside those of a sample.
+
+    records: streams by name of the auxiliary program and core.
+    """
 
     memory: files.ResidentMap
-    records: Mapping[int, isa.Records]
+    records: Mapping[str, Mapping[int, isa.Records]]
 
 
 def make_resident(
     graph: SpatialGraph, program: PimProgram, streams: InstructionStreams, arch: Target
 ) -> ResidentValues | None:
     """Returns what stays on the chip between samples; None if a program forgets everything."""
-    if not streams.init:
+    if files.INIT not in streams.auxiliary:
         return None
-    cores = tuple(_resident_spans(program.cores[i], arch) for i in streams.init)
+    cores = tuple(_resident_spans(program.cores[i], arch) for i in streams.auxiliary[files.INIT])
     states = tuple(_resident_state(graph, pair, program) for pair in graph.residency.states)
     kept = files.ResidentMap(cores=cores, states=states)
-    return ResidentValues(kept, {i: s.records for i, s in streams.init.items()})
+    records = {name: {i: s.records for i, s in cores.items()} for name, cores in streams.auxiliary.items()}
+    return ResidentValues(kept, records)
 
 
 def _resident_state(graph: SpatialGraph, pair: StatePair, program: PimProgram) -> files.ResidentState:

@@ -37,7 +37,8 @@ ARCH = "arch.json"
 NETWORK = "network.json"
 MODEL = "model.onnx"
 WEIGHTS = "weights"
-INIT = "init"
+INIT, SAVE, RESTORE = AUXILIARY = "init", "save", "restore"
+"""Folders of the programs beside those of a sample: after power-up, and to exchange the states of sessions."""
 CONSTANTS = f"{WEIGHTS}/constants.npy"
 
 CONSTANT_INPUTS = "constants"
@@ -50,11 +51,6 @@ Numbers = Literal["float", "int", "mixed"]
 def stream_name(core: int, suffix: Literal["json", "pim"]) -> str:
     """Returns the file name of the instruction stream of a core."""
     return f"core_{core}.{suffix}"
-
-
-def init_name(name: str) -> str:
-    """Returns the name of a file of the program that runs once after power-up, relative to the output directory."""
-    return f"{INIT}/{name}"
 
 
 def weights_name(core: int, suffix: Literal["json", "npz"]) -> str:
@@ -320,8 +316,9 @@ class LocalTile(StrictSchema):
 class ResidentState(CodedTensor):
     """A state: when a sample begins, `tiles` hold the value of the model's `input`, and afterwards that of `output`.
 
-    The first value is that of the input in global memory when the streams in the folder `init` run. Layout as in
-    `TensorPlace`; several cores may hold the same part, each for itself.
+    The first value is that of the input in global memory when the streams in the folder `init` run. Those in `save`
+    store the state there, those in `restore` load it from there. Layout as in `TensorPlace`; several cores may hold the
+    same part, each for itself.
     """
 
     input: str

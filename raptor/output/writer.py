@@ -102,7 +102,8 @@ def _write_program(artifacts: ProgramArtifacts, folder: Path, form: _Form) -> di
     """Writes all files of a program into a new directory, the manifest last. Returns their entries by name."""
     (folder / files.WEIGHTS).mkdir()
     if artifacts.resident is not None:
-        (folder / files.INIT).mkdir()
+        for name in artifacts.resident.records:
+            (folder / name).mkdir()
     with CheckedThreadPool(_THREADS) as pool:
         # NOTE: if a write fails, `map` cancels those that have not begun, and the pool waits for the running ones.
         written = pool.map(partial(_write_file, folder), _contents(artifacts, form.streams, form.weights))
@@ -327,7 +328,8 @@ def _contents(
     yield files.CONFIG, [file_access.model_to_json(artifacts.config)]
     if artifacts.resident is not None:
         yield files.RESIDENT, [file_access.model_to_json(artifacts.resident.memory)]
-        yield from _init(artifacts.resident, artifacts.config, stream_format)
+        for name, records in artifacts.resident.records.items():
+            yield from _auxiliary(name, records, artifacts.config, stream_format)
     yield files.MEMORY, [file_access.model_to_json(artifacts.memory)]
     yield files.LAYERS, [artifacts.layers]
     yield files.STEPS, [artifacts.steps]
@@ -337,16 +339,18 @@ def _contents(
     yield files.NETWORK, arch.write_network(artifacts.arch)
 
 
-def _init(resident: ResidentValues, config: files.SimulatorConfig, stream_format: StreamFormat) -> Iterator[_Content]:
-    """Yields the program that runs once after power-up: a directory of streams, as the simulator takes it.
+def _auxiliary(
+    folder: str, by_core: Mapping[int, isa.Records], config: files.SimulatorConfig, stream_format: StreamFormat
+) -> Iterator[_Content]:
+    """Yields a program beside those of a sample: a folder of streams, as the simulator takes it.
 
     It multiplies nothing, so its cores have no array groups.
     """
     groups = dict.fromkeys(config.array_group_map, ())
     own = files.SimulatorConfig(core_cnt=config.core_cnt, array_group_map=groups)
-    yield files.init_name(files.CONFIG), [file_access.model_to_json(own)]
-    for name, chunks in _streams(resident.records, config.core_cnt, stream_format):
-        yield files.init_name(name), chunks
+    yield f"{folder}/{files.CONFIG}", [file_access.model_to_json(own)]
+    for name, chunks in _streams(by_core, config.core_cnt, stream_format):
+        yield f"{folder}/{name}", chunks
 
 
 def _streams(by_core: Mapping[int, isa.Records], cores: int, stream_format: StreamFormat) -> Iterator[_Content]:

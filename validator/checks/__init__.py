@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from raptor.common.files import file_access
 from raptor.common.options import arguments
 from raptor.common.options.option_values import parse_arch_source
 from raptor.output import files
@@ -70,14 +71,23 @@ def check(path: str | Path, arch: str | Path | None = None) -> tuple[Finding, ..
 
 
 def _check_folder(folder: Path, chip: str | Path | None) -> tuple[Finding, ...]:
-    """Checks a program, and what runs once after power-up before it."""
-    found = check_subject(load_subject(folder, chip))
-    if not (folder / files.INIT / files.CONFIG).is_file():
-        return found
+    """Checks a program, and the auxiliary programs beside it."""
+    found = list(check_subject(load_subject(folder, chip)))
     beside = folder / files.ARCH if (folder / files.ARCH).is_file() else None
-    once = check_subject(load_subject(folder / files.INIT, beside if chip is None else chip))
-    own = (f for f in once if f.rule not in RULES or RULES[f.rule].topic is not RuleTopic.ARCHITECTURE)
-    return _sorted((*found, *(replace(f, file=f"{files.INIT}/{f.file}") for f in own)))
+    for name in files.AUXILIARY:
+        if (folder / name / files.CONFIG).is_file():
+            subject = load_subject(folder / name, beside if chip is None else chip)
+            subject.resident = _resident(folder) if name == files.SAVE else None
+            own = (f for f in check_subject(subject) if f.rule not in RULES or not RULES[f.rule].is_about_chip)
+            found += (replace(f, file=f"{name}/{f.file}") for f in own)
+    return _sorted(found)
+
+
+def _resident(folder: Path) -> ResidentMap | None:
+    """Returns what stays in local memory between two samples of a program."""
+    if not (folder / files.RESIDENT).is_file():
+        return None
+    return file_access.read_json_file(files.ResidentMap, folder, files.RESIDENT)
 
 
 def _of_segments(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
@@ -85,7 +95,7 @@ def _of_segments(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
     known: set[Finding] = set()
     for segment, findings in found.items():
         for finding in findings:
-            of_chip = finding.rule in RULES and RULES[finding.rule].topic is RuleTopic.ARCHITECTURE
+            of_chip = finding.rule in RULES and RULES[finding.rule].is_about_chip
             if of_chip and finding in known:
                 continue
             known.add(finding)

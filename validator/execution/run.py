@@ -14,7 +14,7 @@ from validator.engines.run_template import CaptureSpans, make_captures, make_emp
 from validator.errors import IdError
 from validator.execution.inputs import check_named_arrays
 from validator.execution.memory_tensors import read_captured, read_output, read_state, write_input
-from validator.execution.resident_memory import LocalContent, power_up, power_up_with, resident_content
+from validator.execution.resident_memory import LocalContent, power_up, power_up_with, resident_content, restore_states
 from validator.options import Engine, Schedule
 from validator.program.lookup_bounds import describe_token
 from validator.program.program import LoadedProgram
@@ -102,7 +102,9 @@ def prepare_machine(
         raise UserError(f"input {min(missing)!r} is missing: the states of a step are given all or none")
     state = machine.create_machine(program, captures or make_empty_captures(program), sample=sample, watch=watch)
     given = {name: array for name, array in arrays.items() if name in states}
-    content = power_up_with(program, given) if given else before or power_up(program)
+    content = before or power_up(program)
+    if given:
+        content = power_up_with(program, given) if before is None else restore_states(program, before, given)
     if content is not None:
         content.restore(state)
     for place in program.memory.inputs:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from validator.execution.resident_memory import LocalContent
+from validator.execution.resident_memory import LocalContent, power_up, restore_states, save_states
 from validator.execution.run import run_program
 from validator.program.program import LoadedProgram
 
@@ -32,6 +32,17 @@ class SteppedRun:
         result = run_program(self.program, inputs, before=self._content)
         self._content, self.position = result.after, self.position + 1
         return result.outputs
+
+    def save(self) -> dict[str, Array]:
+        """Returns the states, by input of the model, as the streams in the folder `save` store them."""
+        content = self._content or power_up(self.program)
+        return {} if content is None else save_states(self.program, content)
+
+    def restore(self, states: Mapping[str, Array]) -> None:
+        """Gives the chip saved states, by the streams in the folder `restore`. Raises `UserError` for wrong shapes."""
+        content = self._content or power_up(self.program)
+        if content is not None and states:
+            self._content = restore_states(self.program, content, states)
 
     def reset(self) -> None:
         """Switches the chip off and on: all states are zero."""

@@ -70,8 +70,8 @@ def load_output(
         resident=_load_resident(folder, manifest, config, memory),
     )
     stream_check.check_program(program, target)
-    if program.init_program is not None:
-        stream_check.check_program(program.init_program, target)
+    for name in program.resident.auxiliary if program.resident else ():
+        stream_check.check_program(program.auxiliary_program(name), target)
     _check_layers(program, memory_limit_bytes)
     return program
 
@@ -114,7 +114,6 @@ def _load_resident(
     """Returns what stays in local memory, and what writes it; None without `resident.json`."""
     if files.RESIDENT not in manifest.files:
         return None
-    check_extra(folder / files.INIT, "core_", _inside(manifest, files.INIT), f"stream that {files.MANIFEST}")
     listed = file_access.read_json_file(ResidentMap, folder, files.RESIDENT)
     for kept in listed.cores:
         if kept.core >= config.core_cnt:
@@ -124,10 +123,13 @@ def _load_resident(
             if low + size > local or low % memory.element_bytes or size % memory.element_bytes:
                 raise UserError(f"{files.RESIDENT}: core {kept.core}: {size} bytes at {low} of {local} bytes in use")
     spans = [(kept.core, low, size) for kept in listed.cores for low, size in kept.spans]
-    init = _load_streams(folder, manifest, config, files.init_name(""))
+    auxiliary: dict[str, tuple[Records, ...]] = {}
+    for name in files.AUXILIARY if listed.states else (files.INIT,):
+        auxiliary[name] = _load_streams(folder, manifest, config, f"{name}/")
+        check_extra(folder / name, "core_", _inside(manifest, name), f"stream that {files.MANIFEST}")
     for state in listed.states:
         _check_state(state, memory, manifest, spans)
-    return ResidentMemory(init, np.array(spans, np.int64).reshape(-1, 3), listed.states)
+    return ResidentMemory(auxiliary, np.array(spans, np.int64).reshape(-1, 3), listed.states)
 
 
 def _check_state(

@@ -1,7 +1,7 @@
 """A program loaded from an output directory: checked, and ready to run."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -80,12 +80,13 @@ class CrossbarWriter(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResidentMemory:
-    """What stays in local memory between two samples: the streams that write it once after power-up, and its spans.
+    """What stays in local memory between two samples: the programs that fill and exchange it, and its spans.
 
-    `spans`: [spans, 3], core, first byte and number of bytes. `states`: the model's states among it.
+    `auxiliary`: streams by name of the program, `init`, `save` and `restore`; the latter two only with states. `spans`:
+    [spans, 3], core, first byte and number of bytes. `states`: the model's states among it.
     """
 
-    init: tuple[Records, ...]
+    auxiliary: Mapping[str, tuple[Records, ...]]
     spans: Indices
     states: tuple[ResidentState, ...] = ()
 
@@ -122,12 +123,10 @@ class LoadedProgram:
         """All outputs of the model: those in global memory, then states in local memories."""
         return (*self.memory.outputs, *self.states)
 
-    @property
-    def init_program(self) -> "LoadedProgram | None":
-        """The program that runs once after power-up; None if nothing is resident."""
-        if self.resident is None:
-            return None
-        return replace(self, streams=self.resident.init, layers=None, resident=None, crossbars=None)
+    def auxiliary_program(self, name: str) -> "LoadedProgram":
+        """Returns a program beside those of a sample; something must be resident."""
+        assert self.resident is not None, "something is resident"
+        return replace(self, streams=self.resident.auxiliary[name], layers=None, resident=None, crossbars=None)
 
     def write_to_device(self, write: CrossbarWriter) -> "LoadedProgram":
         """Returns the program with its matrices in external crossbars, where `write` puts them."""

@@ -43,8 +43,8 @@ class CoreUse:
 
 
 @dataclass(frozen=True, slots=True)
-class InitFigures:
-    """Time in ns and energy in pJ of what runs once after power-up, and its number of instructions."""
+class AuxiliaryFigures:
+    """Time in ns, energy in pJ and number of instructions of a program beside those of a sample."""
 
     latency_ns: float
     energy_pj: float
@@ -61,8 +61,9 @@ class SimulationReport:
     follow from them, in the mode simulated. `critical_path_ns`: by ONNX node, or by instruction if nodes are not known.
     `reloading`: figures of a program in rounds. Its `latency_ns` is the time of a batch with writing, its `interval_ns`
     is that time divided by the samples, and its energy contains writing. `links`: links between chips; above a share of
-    0.7, times are lower bounds, as the simulator has no contention. `init`: what runs once after power-up, which is in
-    no other figure; null if nothing stays in local memory between samples.
+    0.7, times are lower bounds, as the simulator has no contention. `auxiliary`: programs
+    beside those of a sample, whose time and energy are in no other figure: `init` after power-up, `save` and `restore`
+    to exchange the states of sessions.
     """
 
     program: str
@@ -88,7 +89,7 @@ class SimulationReport:
     warnings: tuple[str, ...] = ()
     reloading: ReloadingFigures | None = None
     links: tuple[LinkUse, ...] = ()
-    init: InitFigures | None = None
+    auxiliary: Mapping[str, AuxiliaryFigures] = field(default_factory=dict[str, AuxiliaryFigures])
 
     @property
     def crowded_links(self) -> tuple[LinkUse, ...]:
@@ -147,7 +148,7 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
         rows.append(("effective", f"{shown}  ({report.macs:,} MACs, 2 operations each)"))
     if report.reloading is not None:
         rows += _reloading_rows(report.reloading)
-    rows += _init_rows(report.init)
+    rows += [_auxiliary_row(name, figures) for name, figures in report.auxiliary.items()]
     rows += _link_rows(report)
     if report.xbars_available:
         share = report.xbars_used / report.xbars_available
@@ -165,11 +166,10 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
     return rows
 
 
-def _init_rows(init: InitFigures | None) -> list[tuple[str, str]]:
-    if init is None:
-        return []
-    once = f"{time_text(init.latency_ns)}, {energy_text(init.energy_pj)}, once"
-    return [("after power-up", f"{once}  ({init.instructions:,} instructions)")]
+def _auxiliary_row(name: str, figures: AuxiliaryFigures) -> tuple[str, str]:
+    title = {"init": "after power-up", "save": "state saved", "restore": "state restored"}[name]
+    spent = f"{time_text(figures.latency_ns)}, {energy_text(figures.energy_pj)}"
+    return title, f"{spent}, once  ({figures.instructions:,} instructions)" if name == "init" else spent
 
 
 def _link_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:
