@@ -33,7 +33,7 @@ from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, changed_knobs, pars
 from raptor.mapping.mapping_file import make_mapping_file, read_mapping
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, STORED_ORDER, OrderObjective
 from raptor.mapping.strategies import STRATEGIES, Strategy, rows_strategy
-from raptor.options import CompileOptions, NumberOptions, RoundOptions
+from raptor.options import CompileOptions, NumberOptions, ResidencyOptions, RoundOptions
 from raptor.output import file_contents, files
 from raptor.output.compile_report import make_report
 from raptor.output.writer import ProgramArtifacts
@@ -104,7 +104,7 @@ def make_request(options: CompileOptions) -> CompileRequest:
         "mapping": mapping.mapping,
         "isa": "base" if options.numbers.base_isa else "extended",
         **({"states": dict(options.residency.states)} if options.residency.states else {}),
-        **({"constants_load": "resident"} if options.residency.resident_constants else {}),
+        **({"resident_constants": True} if options.residency.resident_constants else {}),
         **({"chips": chip.chips} if chip.chips > 1 else {}),
         **({"optimize": mapping.objective} if mapping.objective else {}),
         **({"effort": mapping.effort} if mapping.effort else {}),
@@ -180,8 +180,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     if options.numbers.base_isa:
         _refuse_extensions(model.graph)
     _check_numbers(model.graph, arch, options.numbers)
-    states = find_states(model.graph, options.residency.states) if options.residency.states else ()
-    graph = replace(model.graph, residency=Residency(options.residency.resident_constants, states))
+    graph = set_residency(model.graph, options.residency)
     graph = pipeline.prepare_graph(graph, arch, request.requantising, driver=driver)
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
@@ -223,6 +222,12 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         constants=memory.constant_values,
         onnx_bytes=model.onnx_bytes,
     )
+
+
+def set_residency(graph: Graph, options: ResidencyOptions) -> Graph:
+    """Returns an imported graph that knows what stays on the chip. Raises `UserError` as `find_states` does."""
+    states = find_states(graph, options.states) if options.states else ()
+    return replace(graph, residency=Residency(options.resident_constants, states))
 
 
 def _check_numbers(graph: Graph, arch: Target, options: NumberOptions) -> None:
