@@ -60,10 +60,11 @@ def map_global_memory(schedule: Schedule, arch: Target) -> GlobalMemory:
         if constant.name not in constants:
             constants[constant.name] = pool.place(constant)
     stored = tuple(name for name in graph.outputs if name not in graph.residency.state_outputs)
-    outputs, end = _place_tensors(graph, stored, position + pool.size, arch)
+    constants_end = position + pool.size
+    outputs, end = _place_tensors(graph, stored, constants_end, arch)
     values = np.concatenate(pool.chunks or [np.zeros(0, np.float32 if graph.numbers == "float" else np.uint8)])
     ids, end = _place_ids(schedule, constants, end, arch)
-    return GlobalMemory(inputs, outputs, constants, values, position, position + pool.size, ids, end)
+    return GlobalMemory(inputs, outputs, constants, values, position, constants_end, ids, end)
 
 
 def _place_ids(
