@@ -222,7 +222,8 @@ class _Lowering:
         taken = np.stack([runs.first[run], runs.elements[run]], axis=1)
         home, address = self.homes()[source], self.values.addresses()[source]
         c = np.flatnonzero(address >= 0)
-        each = np.array([self.arch.bytes_of(self.values.all[tile].element) for tile in source[c].tolist()], np.int64)
+        loaded: list[int] = source[c].tolist()
+        each = np.array([self.arch.bytes_of(self.values.all[tile].element) for tile in loaded], np.int64)
         number = address[c] + taken[c, 0] * each
         rows.add(at[c], core[c], LOAD, node[c], into[c], number=number, first=span[c, 0], elements=span[c, 1])
         made = np.flatnonzero(address < 0)

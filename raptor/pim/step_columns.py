@@ -219,7 +219,7 @@ class StepColumns:
         """Returns some steps, by their numbers, in the given order."""
         counts = np.diff(self.start)[steps]
         start = np.append(0, np.cumsum(counts))
-        uses = np.repeat(self.start[steps] - start[:-1], counts) + np.arange(start[-1])
+        uses: Ints = np.repeat(self.start[steps] - start[:-1], counts) + np.arange(start[-1])
         columns = {name: getattr(self, name)[steps] for name in _COLUMNS}
         return replace(self, start=start, used=self.used[uses], **columns)
 
