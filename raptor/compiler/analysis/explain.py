@@ -16,6 +16,7 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.options import arguments
 from raptor.compiler import pipeline
+from raptor.compiler.analysis.idle_cells import LayerZeros, find_layer_zeros
 from raptor.compiler.analysis.refinements import Change, changes
 from raptor.compiler.analysis.unstreamed_tensors import UnstreamedTensor, find_unstreamed_tensors
 from raptor.compiler.pass_driver import Driver
@@ -52,7 +53,7 @@ from validator.simulate.what_if import WhatIf, try_faster_parts
 
 Ints = npt.NDArray[np.int64]
 
-VERSION = 5
+VERSION = 6
 STREAMED_SAMPLES = 16
 BOTTLENECK_SHARE = 0.9
 """Share of the interval above which a part of the chip counts as the bottleneck."""
@@ -162,7 +163,8 @@ class MappingExplanation:
     `interval_ns`: time between samples in the steady state. `binds`: a sentence that names the bottleneck. `changes`:
     what the decision changes after the layers are placed, and the order of work. `whole`: tensors that are assembled
     from lines or cut into lines, because some operator does not stream. `vector`: nodes with work on vector units, most
-    work first; only for integer programs, where most of it is requantisation. `what_if`: results with one part of the
+    work first; only for integer programs, where most of it is requantisation. `zeros`: zeros in the matrices of each
+    layer, whose cells add errors on an imperfect chip; only for integer programs. `what_if`: results with one part of the
     chip twice as fast, for each part; empty unless requested. `rounds`: for a program in rounds, where it was cut and
     why; `layers` then lists the layers of all rounds, `latency_ns` is the time of a batch with writing, `interval_ns`
     is this time divided by the samples of the batch, and the bounds are for the longest round.
@@ -180,6 +182,7 @@ class MappingExplanation:
     changes: tuple[Change, ...] = ()
     whole: tuple[UnstreamedTensor, ...] = ()
     vector: tuple[VectorWork, ...] = ()
+    zeros: tuple[LayerZeros, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
     rounds: RoundCutting | None = None
     version: int = VERSION
@@ -251,6 +254,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> MappingExplanation:
         changes=changed,
         whole=find_unstreamed_tensors(partition.graph, arch) if isinstance(mapped.decision.flow, LineFlow) else (),
         vector=_vector(done, report) if manifest.numbers != "float" else (),
+        zeros=find_layer_zeros(folder, graph) if manifest.numbers != "float" else (),
         what_if=try_faster_parts(machine, STREAMED_SAMPLES) if faster else (),
     )
 
@@ -278,6 +282,7 @@ def _explain_rounds(folder: Path, *, faster: bool) -> MappingExplanation:
         changes=tuple(change for part in parts for change in part.changes),
         whole=tuple(tensor for part in parts for tensor in part.whole),
         vector=tuple(work for part in parts for work in part.vector),
+        zeros=tuple(layer for part in parts for layer in part.zeros),
         rounds=RoundCutting(rounds.batch, rounds.estimated_ns, rounds.split, rounds.cuts, rounds.alternatives),
     )
 
