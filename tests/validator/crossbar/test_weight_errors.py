@@ -17,7 +17,7 @@ from validator.crossbar.weight_errors import predict_weight_errors
 
 NOISY = ("reram-milo", "reram-wan2022", "pcm-aihwkit", "sonos")
 CODES = np.array([0, 1, 7, 20, 64, -100, 127])
-COUNT = 10_000
+COUNT = 20_000
 
 
 def device_setup(name: str, **settings: str) -> ChipSetup:
