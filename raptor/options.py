@@ -221,6 +221,11 @@ class NumberOptions:
         shown="exact",
         example="short",
     )
+    trimmable: bool = _option(
+        parse_flag,
+        "Keep a gain and a bias for each channel of a quantised layer, which raptor trim sets for a chip.",
+        default=False,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +385,7 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
     emit_ops: str | Path | None
     knobs: Mapping[str, float] | None
     requant: Requant | None
+    trimmable: bool
     rounds: bool
     batch: int | None
     device: str | Path | None

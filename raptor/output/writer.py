@@ -44,7 +44,7 @@ _THREADS = 2
 class ProgramArtifacts:
     """Contents of all files of a program, in memory.
 
-    `layers` and `steps` are complete files. `records` and `weights` have no entry for a core without work.
+    `layers` and `steps` are complete files. `trim`: None unless the program is trimmable. `records` and `weights` have no entry for a core without work.
     """
 
     name: str
@@ -62,6 +62,7 @@ class ProgramArtifacts:
     weights: Mapping[int, CrossbarMatrices]
     constants: ConstantArray
     onnx_bytes: bytes
+    trim: files.TrimTable | None = None
 
 
 def write_directory(
@@ -323,6 +324,8 @@ def _contents(
     yield files.MEMORY, [file_access.model_to_json(artifacts.memory)]
     yield files.LAYERS, [artifacts.layers]
     yield files.STEPS, [artifacts.steps]
+    if artifacts.trim is not None:
+        yield files.TRIM, [file_access.model_to_json(artifacts.trim)]
     yield files.MAPPING, [artifacts.mapping.to_json()]
     yield files.REPORT, [file_access.model_to_json(artifacts.report)]
     yield files.ARCH, [arch_json(artifacts.arch)]

@@ -16,6 +16,7 @@ from raptor.output.files import (
     OutputManifest,
     ProbeList,
     SimulatorConfig,
+    TrimTable,
 )
 from raptor.target.isa import Records
 
@@ -81,7 +82,7 @@ class LoadedProgram:
     """Contents of an output directory that a run needs. `layers` is None without layers.json.
 
     `products`: computes every `mvmul`; None for the engine itself. `crossbars`: a model of non-ideal cells and
-    converters, for integer programs; None for exact products.
+    converters, for integer programs; None for exact products. `trim`: None unless it is trimmable.
     """
 
     folder: Path
@@ -94,6 +95,7 @@ class LoadedProgram:
     constants: Values
     products: ExternalCrossbars | None = None
     crossbars: "ProgrammedChip | None" = None
+    trim: TrimTable | None = None
 
     def write_to_device(self, write: CrossbarWriter) -> "LoadedProgram":
         """Returns the program with its matrices in external crossbars, where `write` puts them."""

@@ -422,7 +422,8 @@ def _imported(folder: Path, manifest: files.OutputManifest) -> tuple[Graph, Targ
         raise UserError(f"{folder / files.MANIFEST}: options: not those of a compilation: {e}") from e
     arch, graph = load_chip(chip), frontend.load(model, inputs).graph
     requant = manifest.integers.requant if manifest.integers else "exact"
-    return pipeline.prepare_graph(graph, arch, RequantMethod(requant)), arch
+    method = RequantMethod(requant, recorded.get("trimmable") is True)
+    return pipeline.prepare_graph(graph, arch, method), arch
 
 
 def _neighbours(front: Sequence[LayerPlan], chosen: LayerPlan | None) -> GridOptions:
