@@ -44,7 +44,8 @@ _THREADS = 2
 class ProgramArtifacts:
     """Contents of all files of a program, in memory.
 
-    `layers` and `steps` are complete files. `trim`: None unless the program is trimmable. `records` and `weights` have no entry for a core without work.
+    `layers` and `steps` are complete files. `trim`: None unless the program is trimmable. `records` and `weights`
+    have no entry for a core without work.
     """
 
     name: str

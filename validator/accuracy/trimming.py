@@ -7,7 +7,7 @@ statistics of batch normalisation to a chip in the same way.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,28 +26,52 @@ _GAIN_SPREAD = 0.1
 """Assumed standard deviation of the gains of channels. It says how far few samples can move a gain from 1."""
 
 
+@dataclass(frozen=True, slots=True)
+class LayerTrim:
+    """Root mean square error of the sums of a layer, relative to that of the exact sums.
+
+    `before`, `after`: without and with its own trim; layers before it are trimmed in both.
+    """
+
+    node: str
+    before: float
+    after: float
+
+
 def trim_program(
     program: LoadedProgram,
     data: LabelledData,
     numbers: Sequence[int],
     workers: int,
     tick: Callable[[], None] = lambda: None,
-) -> LoadedProgram:
-    """Returns the program with gains and biases for its crossbars. `numbers`: of the samples that are used.
+) -> tuple[LoadedProgram, list[LayerTrim]]:
+    """Returns the program with gains and biases for its crossbars, and the errors of each layer.
+
+    `numbers`: of the samples that are used. `tick` is called after each layer.
 
     An earlier trim is replaced. Raises `UserError` if the program is not trimmable.
     """
     table = require_trim_table(program)
     trimmed = set_trim(program, [(unit_gains(layer), unit_biases(layer)) for layer in table.layers])
     exact = replace(trimmed, crossbars=None, products=None)
+    errors: list[LayerTrim] = []
     wanted = _sums(exact, table.layers, data, numbers, workers)
     values = [(unit_gains(layer), unit_biases(layer)) for layer in table.layers]
     for k, layer in enumerate(table.layers):
         found = _sums(trimmed, [layer], data, numbers, workers)[0]
         values[k] = fit_trim(layer, found, wanted[k])
+        errors.append(_errors(layer, found, wanted[k], values[k]))
         trimmed = set_trim(trimmed, values)
         tick()
-    return trimmed
+    return trimmed, errors
+
+
+def _errors(layer: TrimmedLayer, found: Floats, wanted: Floats, values: tuple[Ints, Ints]) -> LayerTrim:
+    gains, biases = values
+    after = np.floor((found * gains + biases) / (1 << layer.shift))
+    size = float((wanted**2).mean()) or 1.0
+    before, left = (float(np.sqrt(((sums - wanted) ** 2).mean() / size)) for sums in (found, after))
+    return LayerTrim(layer.sums.node, before, left)
 
 
 def _sums(

@@ -19,7 +19,8 @@ class ChipSetup:
     `sliced`: slices, steps and converters, with perfect cells. `noisy`: with errors of `cells` and converters.
     `rows_at_once`: rows driven at the same time. `seconds`: time since programming. `compensation`: scope of the
     factors that compensate drift. `cut`: weights are clipped to this share of the largest in their matrix.
-    `levels`: see `ReadOut`. `lossless_rows`: each layer drives fewer rows at once if its converters would lose something.
+    `levels`: see `ReadOut`. `lossless_rows`: each layer drives fewer rows at once if its converters would lose
+    something.
     """
 
     kind: Literal["sliced", "noisy"]

@@ -162,12 +162,13 @@ class MappingExplanation:
 
     `interval_ns`: time between samples in the steady state. `binds`: a sentence that names the bottleneck. `changes`:
     what the decision changes after the layers are placed, and the order of work. `whole`: tensors that are assembled
-    from lines or cut into lines, because some operator does not stream. `vector`: nodes with work on vector units, most
-    work first; only for integer programs, where most of it is requantisation. `zeros`: zeros in the matrices of each
-    layer, whose cells add errors on an imperfect chip; only for integer programs. `what_if`: results with one part of the
-    chip twice as fast, for each part; empty unless requested. `rounds`: for a program in rounds, where it was cut and
-    why; `layers` then lists the layers of all rounds, `latency_ns` is the time of a batch with writing, `interval_ns`
-    is this time divided by the samples of the batch, and the bounds are for the longest round.
+    from lines or cut into lines, because some operator does not stream. `vector`: nodes with work on vector units,
+    most work first; only for integer programs, where most of it is requantisation. `zeros`: zeros in the matrices
+    of each layer, whose cells add errors on an imperfect chip; only for integer programs. `what_if`: results with
+    one part of the chip twice as fast, for each part; empty unless requested. `rounds`: for a program in rounds,
+    where it was cut and why; `layers` then lists the layers of all rounds, `latency_ns` is the time of a batch with
+    writing, `interval_ns` is this time divided by the samples of the batch, and the bounds are for the longest
+    round.
     """
 
     program: str

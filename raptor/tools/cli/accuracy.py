@@ -21,8 +21,14 @@ Sweep = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=VALUES", help="Settings to try: adc_bits=4:9, or read_noise=0,0.02,0.05."),
 ]
-_WITH_DATA = {"sweep", "chips", "samples", "calibration", "workers", "csv", "plot"}
-_ANALOG = {"cells", "settings", "sweep", "chips", "calibration"}
+CalibrationData = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.npz|DIR", help="Inputs for --calibration and --trim, none of --data.", show_default="--data"
+    ),
+]
+_WITH_DATA = {"sweep", "chips", "samples", "calibration", "calibration_data", "trim", "workers", "csv", "plot"}
+_ANALOG = {"cells", "settings", "sweep", "chips", "calibration", "calibration_data", "trim"}
 
 
 def accuracy_command(
@@ -36,6 +42,8 @@ def accuracy_command(
     chips: Annotated[int, typer.Option(min=1, max=1000, help="Chips, each with errors of its own.")] = 1,
     samples: Annotated[int | None, typer.Option(min=1, help="Use the first so many.", show_default="all")] = None,
     calibration: Annotated[int, typer.Option(min=1, help="Samples that set the ranges of calibrated converters.")] = 16,
+    calibration_data: CalibrationData = None,
+    trim: Annotated[bool, typer.Option("--trim", help="Trim each chip with all of --calibration-data first.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, max=256, show_default="all processors", help="Threads.")] = None,
     csv: Annotated[Path | None, typer.Option(help="File for the sweep as CSV.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="File for plots of the sweep.")] = None,
@@ -60,6 +68,8 @@ def accuracy_command(
     _check(context, data, crossbar, sweep, csv, plot)
     given, swept = parse_settings("--with", settings or ()), parse_sweep(sweep or ())
     device = None if cells is None else load_device(cells)
+    if trim and (crossbar != "noisy" or calibration_data is None):
+        raise UserError("--trim: only with --crossbar noisy and --calibration-data, which it fits the chips to")
     if is_on_command_line(context, "calibration") and (crossbar == "sliced" or crossbar == "noisy"):
         check_calibration(out, crossbar, device, given, swept)
     with show_sample_progress(data, swept, chips, quiet=quiet) as tick:
@@ -73,6 +83,8 @@ def accuracy_command(
             chips=chips,
             samples=samples,
             calibration=calibration,
+            calibration_data=calibration_data,
+            trim=trim,
             workers=workers,
             tick=tick,
         )

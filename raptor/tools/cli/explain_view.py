@@ -184,9 +184,9 @@ def _zeros(found: MappingExplanation) -> str:
     shown = ", ".join(f"{x.node} {x.placed:.0%} (x {x.error_factor:.2f})" for x in most[:_MOST_NODES])
     rest = len(most) - _MOST_NODES
     return (
-        f"Zeros that the mapping puts around the weights: {shown}{f' and {rest} more' if rest > 0 else ''}. On imperfect "
-        "cells they add errors to the sums (by how much, if all cells have equal errors). Strategy raptor has no such "
-        "zeros; a chip whose pairs for weights of 0 stay unformed (--with idle=unformed) has no such errors"
+        f"Zeros that the mapping puts around the weights: {shown}{f' and {rest} more' if rest > 0 else ''}. On "
+        "imperfect cells they add errors to the sums (by how much, if all cells have equal errors). Strategy raptor "
+        "has no such zeros; a chip whose pairs for weights of 0 stay unformed (--with idle=unformed) has no such errors"
     )
 
 
