@@ -86,6 +86,11 @@ def validate(
     if isinstance(program, SegmentedProgram):
         loading = perf_counter() - start
         return validate_segmented(program, inputs, seed, samples, settings, loading, kinds=not numbers_alone)
+    if program.trim is not None and program.trim.chip is not None:
+        raise UserError(
+            f"{folder}: trimmed for {program.trim.chip}, so exact crossbars give other values; validate the program as "
+            "it was compiled, or measure this one with raptor accuracy"
+        )
     program = program if crossbars is None else crossbars(program)
     if program.manifest.numbers == "int":
         _refuse(tolerance)

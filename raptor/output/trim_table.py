@@ -67,7 +67,7 @@ def _layer(
     coding = files.TensorCoding(kind="int", bits=bits, dtype="int32")
     sums = files.TensorProbe(
         tensor=stage.tensor,
-        node=trace.node,
+        node=stage.layer,
         coding=coding,
         image_shape=trace.image.shape,
         channel_axis=trace.image.channel_axis,

@@ -1,6 +1,6 @@
 """Chooses for each requantisation how the vector unit computes it, and proves that the result is the definition's."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -38,17 +38,18 @@ def choose_recipes(graph: Graph, requantising: RequantMethod) -> Graph:
 
 def _with_trim_stages(graph: Graph) -> Graph:
     """Returns the graph with a trim stage in each requantisation that reads the sums of one layer alone."""
-    sums = {node.output for node in graph.nodes if isinstance(node.operator, Filter)}
+    sums = {node.output: node.name for node in graph.nodes if isinstance(node.operator, Filter)}
     return replace(graph, nodes=tuple(_with_trim_stage(node, graph, sums) for node in graph.nodes))
 
 
-def _with_trim_stage(node: Node, graph: Graph, sums: Container[str]) -> Node:
+def _with_trim_stage(node: Node, graph: Graph, sums: Mapping[str, str]) -> Node:
     trimmed = [i for i, name in enumerate(node.inputs) if name in sums]
     if not isinstance(node.operator, Requantise) or len(trimmed) != 1:
         return node
     assert isinstance(node.operator.recipe, RequantiseRecipe), "no instruction has a trim stage"
     tensor = node.inputs[trimmed[0]]
-    recipe = add_trim_stage(node.operator.recipe, tensor, trimmed[0], graph.tensors[tensor].image.channels)
+    channels = graph.tensors[tensor].image.channels
+    recipe = add_trim_stage(node.operator.recipe, tensor, sums[tensor], trimmed[0], channels)
     return node if recipe is None else replace(node, operator=replace(node.operator, recipe=recipe))
 
 

@@ -38,7 +38,7 @@ from validator.load.output_directory import load_output
 from validator.options import CrossbarKind
 from validator.program.program import LoadedProgram
 from validator.program.segment_list import require_one_segment
-from validator.program.trim_constants import require_trim_table
+from validator.program.trim_constants import require_trim_table, reset_trim
 
 Array = npt.NDArray[Any]
 Settings = Mapping[str, str]
@@ -225,7 +225,10 @@ class _AccuracyTask:
         if data is None:
             return made
         if _is_calibrated(setup, {}):
-            made = calibrate_converters(made, map(data.sample, range(min(self.seen.count, data.count))))
+            # Ranges are set before a trim, which needs them: so, too, if the program is trimmed already.
+            bare = reset_trim(made) if made.trim is not None and made.trim.layers else made
+            ranges = calibrate_converters(bare, map(data.sample, range(min(self.seen.count, data.count))))
+            made = replace(made, crossbars=ranges.crossbars)
         return trim_program(made, data, range(data.count), self.workers)[0] if self.seen.trim else made
 
     def _points(self, sweep: Sweep, chips: int) -> Iterator[AccuracyPoint]:

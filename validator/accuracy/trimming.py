@@ -18,7 +18,7 @@ from raptor.target.tensor_layout import Image
 from validator.accuracy.labelled_data import LabelledData
 from validator.accuracy.sample_scores import run_layer_tensors
 from validator.program.program import LoadedProgram
-from validator.program.trim_constants import require_trim_table, set_trim, unit_biases, unit_gains
+from validator.program.trim_constants import require_trim_table, reset_trim, set_trim, unit_biases, unit_gains
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -52,7 +52,7 @@ def trim_program(
     An earlier trim is replaced. Raises `UserError` if the program is not trimmable.
     """
     table = require_trim_table(program)
-    trimmed = set_trim(program, [(unit_gains(layer), unit_biases(layer)) for layer in table.layers])
+    trimmed = reset_trim(program)
     exact = replace(trimmed, crossbars=None, products=None)
     errors: list[LayerTrim] = []
     wanted = _sums(exact, table.layers, data, numbers, workers)
@@ -95,9 +95,11 @@ def fit_trim(layer: TrimmedLayer, found: Floats, wanted: Floats) -> tuple[Ints, 
     """
     mean_found, mean_wanted = found.mean(axis=0), wanted.mean(axis=0)
     x, y = found - mean_found, wanted - mean_wanted
-    pull = ((y - x) ** 2).mean(axis=0) / _GAIN_SPREAD**2
-    power = (x * x).sum(axis=0) + pull
-    gain = np.where(power > 0, ((x * y).sum(axis=0) + pull) / np.where(power > 0, power, 1.0), 1.0)
+    power, both = (x * x).sum(axis=0), (x * y).sum(axis=0)
+    free = np.where(power > 0, both / np.where(power > 0, power, 1.0), 1.0)
+    noise = ((y - free * x) ** 2).sum(axis=0) / max(1, len(x) - 2)
+    pull = noise / _GAIN_SPREAD**2
+    gain = np.where(power + pull > 0, (both + pull) / np.where(power + pull > 0, power + pull, 1.0), 1.0)
     unit = 1 << layer.shift
     gains = np.clip(np.rint(gain * unit), 1, layer.most_gain).astype(np.int64)
     biases = np.rint(mean_wanted * unit - mean_found * gains) + unit // 2

@@ -31,6 +31,13 @@ def unit_biases(layer: TrimmedLayer) -> Ints:
     return np.full(len(layer.biases), 1 << (layer.shift - 1), np.int64)
 
 
+def reset_trim(program: LoadedProgram) -> LoadedProgram:
+    """Returns a trimmable program with the gains and biases as it was compiled, with which nothing is trimmed."""
+    table = require_trim_table(program)
+    found = set_trim(program, [(unit_gains(layer), unit_biases(layer)) for layer in table.layers])
+    return replace(found, trim=found.trim and found.trim.model_copy(update={"chip": None, "samples": 0}))
+
+
 def set_trim(program: LoadedProgram, values: Sequence[tuple[Ints, Ints]]) -> LoadedProgram:
     """Returns the program with other gains and biases, for each layer of its table, in its constants and its table."""
     table = require_trim_table(program)

@@ -37,13 +37,18 @@ def choose_trim_shift(low: int, high: int) -> int | None:
     return None if shift < LEAST_SHIFT else min(shift, _MOST_SHIFT)
 
 
-def add_trim_stage(recipe: RequantiseRecipe, tensor: str, operand: int, channels: int) -> RequantiseRecipe | None:
-    """Returns the recipe with a trim stage for an operand, which is `tensor`; None if 32 bits leave no room for it."""
+def add_trim_stage(
+    recipe: RequantiseRecipe, tensor: str, layer: str, operand: int, channels: int
+) -> RequantiseRecipe | None:
+    """Returns the recipe with a trim stage for an operand; None if 32 bits leave no room for it.
+
+    `tensor`, `layer`, `channels`: name of the operand, the ONNX node that makes it, and its number of channels.
+    """
     low, high = recipe.operands[operand]
     shift = choose_trim_shift(low, high)
     if shift is None:
         return None
-    stage = TrimStage(tensor, operand, shift, low, high)
+    stage = TrimStage(tensor, layer, operand, shift, low, high)
     reserve, inputs = _reserve(stage), len(recipe.operands)
     bounds = (-reserve.product, reserve.product), (-reserve.total, reserve.total)
     rest = -(reserve.total >> shift) - 1, reserve.total >> shift

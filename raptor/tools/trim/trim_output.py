@@ -28,7 +28,7 @@ from validator.execution.converter_calibration import calibrate_converters
 from validator.load.output_directory import load_output
 from validator.program.program import LoadedProgram
 from validator.program.segment_list import require_one_segment
-from validator.program.trim_constants import require_trim_table
+from validator.program.trim_constants import reset_trim
 
 if TYPE_CHECKING:
     from raptor.device import Device
@@ -106,8 +106,7 @@ def trim(
     if device is not None and (settings or seed):
         raise UserError(f"{spell_option('device')}: a device has no settings and no seed of a simulated chip")
     require_one_segment(source, "a trim")
-    program = load_output(source)
-    require_trim_table(program)
+    program = reset_trim(load_output(source))
     read = read_labelled_data(file, program.memory.inputs, count)
     if cells is not None:
         return _trim_simulated(source, program, read, cells, seed, settings or {}, tick)
