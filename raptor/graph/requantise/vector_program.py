@@ -35,8 +35,8 @@ class VectorStep:
 class TrimStage:
     """The first five steps of a recipe, whose constants a chip may set (`raptor.graph.requantise.trim_stage`).
 
-    tensor: the sums, by name. layer: ONNX node that makes them. operand: number of the operand that is trimmed. low, high: its range. shift: a gain of 1
-    is 2^shift.
+    tensor: the sums, by name. layer: ONNX node that makes them. operand: number of the operand that is trimmed. low,
+    high: its range. shift: a gain of 1 is 2^shift.
     """
 
     tensor: str

@@ -1,13 +1,16 @@
 """Command `raptor accuracy OUT`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raptor.common.errors import UserError
 from raptor.common.options.option_conflicts import is_on_command_line, refuse_options
 from validator.cli_options import Cells, Crossbar, CrossbarSettings, Out
+
+if TYPE_CHECKING:
+    from validator.accuracy.accuracy_report import AccuracyReport
 
 Data = Annotated[
     Path | None,
@@ -57,19 +60,16 @@ def accuracy_command(
 
     Example: raptor compile int8.onnx -o int8 -q && raptor accuracy int8 --crossbar sliced --cells isaac
     """
-    from raptor.common.files import file_access
-    from raptor.common.terminal.console import LiteralConsole
     from raptor.target.device_file import load_device
-    from raptor.tools.cli.accuracy_view import parse_sweep, render_sweep_page, show_sample_progress
-    from validator.accuracy.accuracy_report import show, to_csv, to_json
+    from raptor.tools.cli.accuracy_view import parse_sweep, show_sample_progress
     from validator.accuracy.measure import check_calibration, measure_accuracy
     from validator.crossbar.chip_settings import parse_settings
 
     _check(context, data, crossbar, sweep, csv, plot)
+    if trim and (crossbar != "noisy" or calibration_data is None):
+        raise UserError("--trim: only with --crossbar noisy and --calibration-data, to which it fits the chips")
     given, swept = parse_settings("--with", settings or ()), parse_sweep(sweep or ())
     device = None if cells is None else load_device(cells)
-    if trim and (crossbar != "noisy" or calibration_data is None):
-        raise UserError("--trim: only with --crossbar noisy and --calibration-data, which it fits the chips to")
     if is_on_command_line(context, "calibration") and (crossbar == "sliced" or crossbar == "noisy"):
         check_calibration(out, crossbar, device, given, swept)
     with show_sample_progress(data, swept, chips, quiet=quiet) as tick:
@@ -88,6 +88,16 @@ def accuracy_command(
             workers=workers,
             tick=tick,
         )
+    _write(report, csv, plot, json, quiet=quiet)
+
+
+def _write(report: "AccuracyReport", csv: Path | None, plot: Path | None, json: Path | None, *, quiet: bool) -> None:
+    """Writes the files of a report, and prints it."""
+    from raptor.common.files import file_access
+    from raptor.common.terminal.console import LiteralConsole
+    from raptor.tools.cli.accuracy_view import render_sweep_page
+    from validator.accuracy.accuracy_report import show, to_csv, to_json
+
     if csv is not None:
         file_access.write_atomic("--csv", csv, to_csv(report))
     if plot is not None:
