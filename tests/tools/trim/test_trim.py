@@ -169,9 +169,16 @@ def test_accuracy_trims_each_chip_as_the_command_does(folder: Path, tmp_path: Pa
     device, seen = load_device("reram-milo"), folder / "data.npz"
     made = raptor.trim(folder / "out", data=seen, cells="reram-milo", chip=1)
     made.save(tmp_path / "die")
-    common = {"crossbar": "noisy", "device": device, "settings": {"seed": "1"}, "calibration_data": seen}
     both = [
-        measure_accuracy(out, folder / "test.npz", trim=trim, **common)
+        measure_accuracy(
+            out,
+            folder / "test.npz",
+            crossbar="noisy",
+            device=device,
+            settings={"seed": "1"},
+            calibration_data=seen,
+            trim=trim,
+        )
         for out, trim in ((folder / "out", True), (tmp_path / "die", False))
     ]
     assert both[0].chips == both[1].chips

@@ -105,9 +105,9 @@ def test_a_slice_of_few_bits_uses_all_codes_of_a_converter():
 def test_calibrated_converters_of_a_layer_share_a_current():
     case = random_case(3, cell_bits=4, levels="full", adc=Adc(bits=8, range="calibrated", scope="layer"))
     chip = program_chip([np.full((128, 2), 100)], [GroupUse(0, 0, 8, 8, "layer")], case.setup)
-    seen = [np.array([[1500.0, 15.0], [70.0, 700.0]])]
+    seen = [np.array([[1500.0, 15.0], [70.0, 1400.0]])]
     step = chip.with_ranges([-s for s in seen], seen).arrays[0].ranges.step
-    assert step[:, 0] * chip.codes.high == pytest.approx([1500.0, 700.0])
+    assert step[:, 0] * chip.codes.high == pytest.approx([3000.0, 1400.0])
 
 
 def idle_setup(**changes: object) -> ChipSetup:
