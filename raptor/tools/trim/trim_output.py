@@ -3,7 +3,7 @@
 import io
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -89,7 +89,6 @@ def trim(
     settings: Mapping[str, object] | None = None,
     device: "Device | str | None" = None,
     samples: int | None = None,
-    tick: Callable[[], None] = lambda: None,
 ) -> TrimmedProgram:
     """Trims the program of an output directory that was compiled with `trimmable`.
 
@@ -101,21 +100,24 @@ def trim(
     source, file = arguments.parse_path("folder", folder), arguments.parse_path("data", data)
     seed = arguments.parse_integer("chip", chip, 0)
     count = arguments.parse_optional_integer("samples", samples, 1)
+    given = arguments.parse_dict(
+        "settings", {} if settings is None else settings, "settings by name, such as {'adc_bits': 8}"
+    )
     if (cells is None) == (device is None):
         raise UserError(f"say {spell_option('cells')} for a simulated chip, or {spell_option('device')} for a real one")
-    if device is not None and (settings or seed):
+    if device is not None and (given or seed):
         raise UserError(f"{spell_option('device')}: a device has no settings and no seed of a simulated chip")
     require_one_segment(source, "a trim")
     program = reset_trim(load_output(source))
     read = read_labelled_data(file, program.memory.inputs, count)
     if cells is not None:
-        return _trim_simulated(source, program, read, cells, seed, settings or {}, tick)
+        return _trim_simulated(source, program, read, cells, seed, given)
     from raptor.device.program_execution import DeviceWriter  # devices are loaded where one is used
 
     assert device is not None, "checked above"
     with DeviceWriter(device) as chips:
         name = device if isinstance(device, str) else f"device {device.info.back_end}"
-        return _trim_on(source, program.write_to_device(chips), read, name, 1, tick)
+        return _trim_on(source, program.write_to_device(chips), read, name, 1)
 
 
 def _trim_simulated(
@@ -125,7 +127,6 @@ def _trim_simulated(
     cells: str | Path,
     seed: int,
     settings: Mapping[str, object],
-    tick: Callable[[], None],
 ) -> TrimmedProgram:
     if "seed" in settings:
         raise UserError(f"seed={settings['seed']}: say {spell_option('chip', settings['seed'])}")
@@ -135,13 +136,11 @@ def _trim_simulated(
     made = program_crossbars(program, setup)
     if (setup.adc or Adc(bits=1)).range == "calibrated":
         made = calibrate_converters(made, map(read.sample, range(min(_CALIBRATION_SAMPLES, read.count))))
-    return _trim_on(source, made, read, f"{device.name}, chip {seed}", default_workers(), tick)
+    return _trim_on(source, made, read, f"{device.name}, chip {seed}", default_workers())
 
 
-def _trim_on(
-    source: Path, program: LoadedProgram, read: LabelledData, chip: str, workers: int, tick: Callable[[], None]
-) -> TrimmedProgram:
-    trimmed, layers = trim_program(program, read, range(read.count), workers, tick)
+def _trim_on(source: Path, program: LoadedProgram, read: LabelledData, chip: str, workers: int) -> TrimmedProgram:
+    trimmed, layers = trim_program(program, read, range(read.count), workers)
     return TrimmedProgram(source, replace(trimmed, crossbars=None, products=None), tuple(layers), chip, read.count)
 
 
