@@ -423,7 +423,7 @@ def _imported(folder: Path, manifest: files.OutputManifest) -> tuple[Graph, Targ
         raise UserError(f"{folder / files.MANIFEST}: options: not those of a compilation: {e}") from e
     arch, graph = load_chip(chip), frontend.load(model, inputs).graph
     requant = manifest.integers.requant if manifest.integers else "exact"
-    method = RequantMethod(requant, recorded.get("trimmable") is True)
+    method = RequantMethod(requant, files.TRIM in manifest.files)
     return pipeline.prepare_graph(graph, arch, method), arch
 
 

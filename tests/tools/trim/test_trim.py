@@ -263,3 +263,12 @@ def test_broken_tables(folder: Path, tmp_path: Path, change: dict[str, object], 
     (copy / files.MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(UserError, match=message):
         load_output(copy, check_hashes=False)
+
+
+def test_a_trimmable_program_is_explained_with_its_trim(folder: Path):
+    """The graph is imported again: a line of a layer takes five more vector instructions than without a trim stage."""
+    plain, trimmable = (raptor.load(folder / name).explain().layers for name in ("plain", "out"))
+    for layer, other in zip(plain, trimmable, strict=True):
+        if layer.options.chosen is not None:
+            assert other.options.chosen is not None
+            assert other.options.chosen.predicted_ns > 1.1 * layer.options.chosen.predicted_ns
