@@ -224,6 +224,11 @@ class NumberOptions:
         shown="exact",
         example="short",
     )
+    trimmable: bool = _option(
+        parse_flag,
+        "Keep a gain and a bias for each channel of a quantised layer, which raptor trim sets for a chip.",
+        default=False,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +412,7 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
     requant: Requant | None
     resident_constants: bool
     states: Mapping[str, str] | str | None
+    trimmable: bool
     rounds: bool
     batch: int | None
     device: str | Path | None

@@ -1,6 +1,6 @@
 """The compiler: from an ONNX model, a chip and options to the contents of an output directory."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,10 +36,11 @@ from raptor.mapping.strategies import STRATEGIES, Strategy, rows_strategy
 from raptor.options import CompileOptions, NumberOptions, ResidencyOptions, RoundOptions
 from raptor.output import file_contents, files
 from raptor.output.compile_report import make_report
+from raptor.output.trim_table import make_trim_table
 from raptor.output.writer import ProgramArtifacts
 from raptor.target.arch import Target, check_network_size, load_chip
 from raptor.target.device_file import DeviceFile, load_device
-from raptor.transforms.choose_recipes import RequantMethod, flip_notes
+from raptor.transforms.choose_recipes import RequantMethod, flip_notes, trim_notes
 
 if TYPE_CHECKING:
     import onnx
@@ -71,7 +72,7 @@ class CompileRequest:
     @property
     def requantising(self) -> RequantMethod:
         """The requantisation method for integers; exact by default."""
-        return RequantMethod(self.options.numbers.requant or "exact")
+        return RequantMethod(self.options.numbers.requant or "exact", self.options.numbers.trimmable)
 
     @property
     def refusal_function(self) -> Callable[[Node], str | None]:
@@ -203,7 +204,14 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         file_access.write_atomic(
             spell_option("emit_ops"), options.mapping.emit_ops, "".join(f"{line}\n" for line in flow).encode()
         )
-    warnings = (*model.notes, *arch.notes, *chosen.notes, *flip_notes(graph), *pim.memory_warnings(program, arch))
+    warnings = (
+        *model.notes,
+        *arch.notes,
+        *chosen.notes,
+        *flip_notes(graph),
+        *_trim_notes(graph, options.numbers),
+        *pim.memory_warnings(program, arch),
+    )
     return ProgramArtifacts(
         name=model.name,
         numbers=tiles.numbers,
@@ -213,6 +221,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         config=file_contents.make_config(program, arch),
         memory=file_contents.make_memory_map(tiles, memory, program, arch),
         layers=file_contents.make_layers(program, streams),
+        trim=make_trim_table(tiles, memory, program, streams) if options.numbers.trimmable else None,
         steps=file_contents.make_steps(program, streams),
         mapping=mapping,
         report=make_report(mapped.graph, tiles, decision, program, streams, arch, warnings, trials),
@@ -238,7 +247,11 @@ def _check_numbers(graph: Graph, arch: Target, options: NumberOptions) -> None:
             raise UserError(
                 f"{spell_option('requant', requant)}: the model has no integers, which alone are requantised"
             )
+        if options.trimmable:
+            raise UserError(f"{spell_option('trimmable', True)}: the model has no integers; quantise it first")
         return
+    if options.trimmable and requant == "instruction":
+        raise UserError(f"{spell_option('trimmable', True)}: not with {spell_option('requant', requant)}")
     if arch.element_bits != DEFAULT_BITS:
         raise UserError(
             f"{spell_option('bits', arch.element_bits)}: only for models of floats; the types of this model say the "
@@ -263,6 +276,11 @@ def _check_weights(graph: Graph, arch: Target) -> None:
                 f"{node.name}: a weight of {bits} bits takes {cells} cells of {arch.cell_bits} bits, but a crossbar "
                 f"has only {arch.xbar_cols} columns; try {spell_option('xbar', (arch.xbar_rows, cells))}"
             )
+
+
+def _trim_notes(graph: Graph, options: NumberOptions) -> Iterator[str]:
+    if options.trimmable:
+        yield from trim_notes(graph)
 
 
 def _verify_model(model: LoadedModel) -> None:

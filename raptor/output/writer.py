@@ -46,7 +46,8 @@ class ProgramArtifacts:
     """Contents of all files of a program, in memory.
 
     `layers` and `steps` are complete files. `records` and `weights` have no entry for a core without work. `resident`:
-    what stays on the chip between samples; None for a program that forgets everything.
+    what stays on the chip between samples; None for a program that forgets everything. `trim`: None unless the program
+    is trimmable.
     """
 
     name: str
@@ -65,6 +66,7 @@ class ProgramArtifacts:
     constants: ConstantArray
     onnx_bytes: bytes
     resident: ResidentValues | None = None
+    trim: files.TrimTable | None = None
 
 
 def write_directory(
@@ -333,6 +335,8 @@ def _contents(
     yield files.MEMORY, [file_access.model_to_json(artifacts.memory)]
     yield files.LAYERS, [artifacts.layers]
     yield files.STEPS, [artifacts.steps]
+    if artifacts.trim is not None:
+        yield files.TRIM, [file_access.model_to_json(artifacts.trim)]
     yield files.MAPPING, [artifacts.mapping.to_json()]
     yield files.REPORT, [file_access.model_to_json(artifacts.report)]
     yield files.ARCH, [arch_json(artifacts.arch)]

@@ -107,20 +107,20 @@ class _Pool:
     """Constants in global memory; equal ones are stored once.
 
     base: address of the first one. modelled_bytes: bytes of an element of a float program. known: address of each
-    stored constant, by its bytes.
+    stored constant, by its label and bytes.
     """
 
     base: int
     modelled_bytes: int
     chunks: list[Constants] = field(default_factory=list[Constants])
-    known: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    known: dict[tuple[str, bytes], int] = field(default_factory=dict[tuple[str, bytes], int])
     size: int = 0
 
     def place(self, constant: ConstantTile) -> int:
         """Returns the address of a constant; adds it unless an equal one is stored."""
         modelled = constant.element == MODELLED_FLOAT
         values: Constants = constant.values if modelled else _padded(to_bytes(constant.values, constant.element))
-        key = values.tobytes()
+        key = constant.label, values.tobytes()
         if key not in self.known:
             self.known[key] = self.base + self.size
             self.chunks.append(values)

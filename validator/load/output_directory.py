@@ -21,6 +21,8 @@ from raptor.output.files import (
     SimulatorConfig,
     TensorCoding,
     TensorPlace,
+    TensorProbe,
+    TrimTable,
 )
 from raptor.target import encoding
 from raptor.target.arch import Target, read_stored_target
@@ -31,6 +33,7 @@ from validator.program.coding import element_bytes, find_coding_fault
 from validator.program.group_weights import GroupLimit, load_weights
 from validator.program.npy import BYTE_TYPES, FLOAT_TYPES, parse_npy
 from validator.program.program import LoadedProgram, ResidentMemory, Values
+from validator.program.trim_constants import check_trim_table
 
 MEMORY_LIMIT_BYTES = 8 * 2**30
 _FILE_LIMIT_BYTES = 16 * 2**30
@@ -68,11 +71,15 @@ def load_output(
         weights=load_weights(folder, manifest, _group_limits(config, target)),
         constants=_load_constants(folder, manifest, memory),
         resident=_load_resident(folder, manifest, config, memory),
+        trim=file_access.read_json_file(TrimTable, folder, files.TRIM) if files.TRIM in manifest.files else None,
     )
     stream_check.check_program(program, target)
     for name in program.resident.auxiliary if program.resident else ():
         stream_check.check_program(program.auxiliary_program(name), target)
-    _check_layers(program, memory_limit_bytes)
+    _check_probes(program, files.LAYERS, layers.probes if layers else (), memory_limit_bytes)
+    sums = tuple(layer.sums for layer in program.trim.layers) if program.trim else ()
+    _check_probes(program, files.TRIM, sums, memory_limit_bytes)
+    check_trim_table(program)
     return program
 
 
@@ -299,15 +306,13 @@ def _check_cover(what: str, image: Image, regions: Iterable[TensorRegion], *, on
         raise _bad(f"{what}: {times} tiles hold row {row} column {col} of channel {channel}, expected 1")
 
 
-def _check_layers(program: LoadedProgram, limit_bytes: int) -> None:
-    """Checks layers.json. Tiles of a probe may overlap, because neighbouring cores may both need a row."""
-    if program.layers is None:
-        return
+def _check_probes(program: LoadedProgram, name: str, probes: Sequence[TensorProbe], limit_bytes: int) -> None:
+    """Checks the probes of a file. Tiles of a probe may overlap, because neighbouring cores may both need a row."""
     memory, floats = program.memory, not program.has_integers
     total = memory.size_bytes + sum(memory.local_bytes) if floats else _needed(memory, floats=False)
     scale = _FLOAT_BYTES if floats else 1
-    for probe in program.layers.probes:
-        what = f"{files.LAYERS}, tensor {probe.tensor!r}"
+    for probe in probes:
+        what = f"{name}, tensor {probe.tensor!r}"
         _check_image(what, probe.image_shape, probe.channel_axis, limit_bytes)
         _check_coding(what, probe.coding, probe.image_shape, program.manifest)
         for tile in probe.tiles:

@@ -18,6 +18,7 @@ from raptor.output.files import (
     ResidentState,
     SimulatorConfig,
     TensorPlace,
+    TrimTable,
 )
 from raptor.target.isa import Records
 
@@ -98,7 +99,7 @@ class LoadedProgram:
     `resident`: None for a program that forgets everything between two samples.
 
     `products`: computes every `mvmul`; None for the engine itself. `crossbars`: a model of non-ideal cells and
-    converters, for integer programs; None for exact products.
+    converters, for integer programs; None for exact products. `trim`: None unless it is trimmable.
     """
 
     folder: Path
@@ -112,6 +113,7 @@ class LoadedProgram:
     products: ExternalCrossbars | None = None
     crossbars: "ProgrammedChip | None" = None
     resident: ResidentMemory | None = None
+    trim: TrimTable | None = None
 
     @property
     def states(self) -> tuple[ResidentState, ...]:

@@ -16,6 +16,7 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.options import arguments
 from raptor.compiler import pipeline
+from raptor.compiler.analysis.idle_cells import LayerZeros, find_layer_zeros
 from raptor.compiler.analysis.memory_advice import advise_memory
 from raptor.compiler.analysis.refinements import Change, changes
 from raptor.compiler.analysis.unstreamed_tensors import UnstreamedTensor, find_unstreamed_tensors
@@ -54,7 +55,7 @@ from validator.simulate.what_if import WhatIf, try_faster_parts
 
 Ints = npt.NDArray[np.int64]
 
-VERSION = 5
+VERSION = 6
 STREAMED_SAMPLES = 16
 BOTTLENECK_SHARE = 0.9
 """Share of the interval above which a part of the chip counts as the bottleneck."""
@@ -163,12 +164,13 @@ class MappingExplanation:
 
     `interval_ns`: time between samples in the steady state. `binds`: a sentence that names the bottleneck. `changes`:
     what the decision changes after the layers are placed, and the order of work. `whole`: tensors that are assembled
-    from lines or cut into lines, because some operator does not stream. `vector`: nodes with work on vector units, most
-    work first; only for integer programs, where most of it is requantisation. `what_if`: results with one part of the
-    chip twice as fast, for each part; empty unless requested. `advice`: sentences about values that could stay on the
-    chip between two samples. `rounds`: for a program in rounds, where it was cut and
-    why; `layers` then lists the layers of all rounds, `latency_ns` is the time of a batch with writing, `interval_ns`
-    is this time divided by the samples of the batch, and the bounds are for the longest round.
+    from lines or cut into lines, because some operator does not stream. `vector`: nodes with work on vector units,
+    most work first; only for integer programs, where most of it is requantisation. `zeros`: zeros in the matrices
+    of each layer, whose cells add errors on an imperfect chip; only for integer programs. `what_if`: results with
+    one part of the chip twice as fast, for each part; empty unless requested. `advice`: sentences about values that
+    could stay on the chip between two samples. `rounds`: for a program in rounds, where it was cut and why; `layers`
+    then lists the layers of all rounds, `latency_ns` is the time of a batch with writing, `interval_ns` is this time
+    divided by the samples of the batch, and the bounds are for the longest round.
     """
 
     program: str
@@ -183,6 +185,7 @@ class MappingExplanation:
     changes: tuple[Change, ...] = ()
     whole: tuple[UnstreamedTensor, ...] = ()
     vector: tuple[VectorWork, ...] = ()
+    zeros: tuple[LayerZeros, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
     advice: tuple[str, ...] = ()
     rounds: RoundCutting | None = None
@@ -256,6 +259,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> MappingExplanation:
         changes=changed,
         whole=find_unstreamed_tensors(partition.graph, arch) if isinstance(mapped.decision.flow, LineFlow) else (),
         vector=_vector(done, report) if manifest.numbers != "float" else (),
+        zeros=find_layer_zeros(folder, graph) if manifest.numbers != "float" else (),
         what_if=try_faster_parts(machine, STREAMED_SAMPLES) if faster else (),
         advice=tuple(advise_memory(graph, partition, arch, (latency_ns, interval_ns, bounds.port))),
     )
@@ -284,6 +288,7 @@ def _explain_rounds(folder: Path, *, faster: bool) -> MappingExplanation:
         changes=tuple(change for part in parts for change in part.changes),
         whole=tuple(tensor for part in parts for tensor in part.whole),
         vector=tuple(work for part in parts for work in part.vector),
+        zeros=tuple(layer for part in parts for layer in part.zeros),
         rounds=RoundCutting(rounds.batch, rounds.estimated_ns, rounds.split, rounds.cuts, rounds.alternatives),
     )
 
@@ -424,7 +429,8 @@ def _imported(folder: Path, manifest: files.OutputManifest) -> tuple[Graph, Targ
         raise UserError(f"{folder / files.MANIFEST}: options: not those of a compilation: {e}") from e
     arch, graph = load_chip(chip), set_residency(frontend.load(model, inputs).graph, kept)
     requant = manifest.integers.requant if manifest.integers else "exact"
-    return pipeline.prepare_graph(graph, arch, RequantMethod(requant)), arch
+    method = RequantMethod(requant, files.TRIM in manifest.files)
+    return pipeline.prepare_graph(graph, arch, method), arch
 
 
 def _neighbours(front: Sequence[LayerPlan], chosen: LayerPlan | None) -> GridOptions:
