@@ -48,10 +48,17 @@ def _read_file(path: Path, limit_bytes: int) -> bytes:
     return content
 
 
+def _parse_decimal(text: str) -> Fraction:
+    _, _, exponent = text.lower().partition("e")
+    if len(text) > TEXT_LIMIT or abs(int(exponent or "0")) > TEXT_LIMIT:
+        raise ValueError(f"{text[:40]} has too many digits")
+    return Fraction(text)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object, with decimal numbers as exact fractions. Raises `UnreadableFile`."""
     try:
-        found = json.loads(_read_file(path, JSON_LIMIT_BYTES), parse_float=Fraction)
+        found = json.loads(_read_file(path, JSON_LIMIT_BYTES), parse_float=_parse_decimal)
     except (ValueError, RecursionError, ZeroDivisionError) as e:
         raise UnreadableFile(f"{path}: not JSON: {str(e)[:200]}") from e
     if not isinstance(found, dict):
@@ -98,7 +105,7 @@ def read_number(text: object) -> Fraction:
 def compute_layer_value(
     layer: ProductLayer, alpha: Fraction, prices: Sequence[Sequence[Sequence[Fraction]]]
 ) -> Fraction:
-    """Returns the least price of a layer, in ns, given the prices of its crossbars and, by form and range, of its demands.
+    """Returns the least price of a layer, in ns, by the prices of its crossbars and of its demands (by form and range).
 
     Raises `CertificateRefused` if a price is negative, or a product covers more than it costs.
     """

@@ -33,13 +33,15 @@ KEEPING = (
 )
 KEEPING |= {"HardSigmoid", "HardSwish", "LeakyRelu", "Dropout", "DequantizeLinear", "QuantizeLinear"}
 """Operators whose result has the channels of their first computed input, in the same ranges."""
+LINEAR = {"BatchNormalization", "Neg", "Add", "Sub", "Mul", "Div"}
+"""Operators that are linear in a tensor if their other operands are constants."""
 PICKS = {"Slice", "Gather", "GatherND", "GatherElements", "Split", "Shape", "Size", "SpaceToDepth", "Resize", "Pad"}
 """Operators that may need only a part of their input."""
 ONE = Axis(1, 1)
 
 
 class ModelWork:
-    """The work of a model on a chip, in ns: its `layers`, vector work by node, inputs and outputs on cores and the port."""
+    """The work of a model on a chip, in ns: `layers`, vector work by node, inputs and outputs on cores and the port."""
 
     def __init__(self, model: onnx.ModelProto, chip: ChipTimes, shapes: Mapping[str, Sequence[int]]) -> None:
         """`shapes`: of the inputs, where the file leaves them open."""
@@ -85,7 +87,8 @@ class ModelWork:
     def _make_layers(self) -> list[ProductLayer]:
         found = dict[object, ProductLayer]()
         for (_, *window), layers in self._joined.items():
-            if outs := sum(layers.values()):
+            outs = sum(layers.values())
+            if outs and window[0].pairs and window[1].pairs:
                 key = (*window, outs)
                 y, x, ins, groups, times, ranges = window
                 layer = found.setdefault(key, ProductLayer(y, x, ins, outs, groups, times, ranges, self.chip))
@@ -122,32 +125,24 @@ class ModelWork:
             self._same.update(zip(node.output, first.output, strict=False))
             return
         self._makers.update(dict.fromkeys(node.output, node))
-        shaped = all(name in self._shapes for name in (*node.input, node.output[0]) if name)
+        shaped = all(name in self._shapes for name in (*node.input, *node.output) if name)
         if shaped and self._needed.intersection(node.output) and node.domain in ("", "ai.onnx"):
             values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
             self._add(node, node.name or node.output[0], inputs, values)
 
     def _add(self, node: onnx.NodeProto, name: str, inputs: list[str], values: dict[str, Any]) -> None:
         """Adds the work of a node whose shapes are known."""
-        op, out, source = node.op_type, node.output[0], next(name for name in inputs if name in self._computed)
-        given, count, ranges = self._shapes[source], self._count(out), [self._ranges.get(n) for n in inputs]
-        if op == "Concat" and values["axis"] == 1 and all(ranges):
-            self._ranges[out] = tuple(size for part in ranges for size in part or ())
-        elif op in KEEPING and source in self._ranges and given[:2] == self._shapes[out][:2]:
-            self._ranges[out] = self._ranges[source]
+        op, out = node.op_type, next(filter(None, node.output))
+        source = next(name for name in inputs if name in self._computed)
+        self._keep_ranges(op, out, inputs, values)
+        given, count = self._shapes[source], self._count(out)
         if op in WEIGHTS_AT:
             self._add_product(node, name, inputs, values)
         elif op in GATES:
             self._add_recurrent(node, name, inputs, values)
         elif op in UNARY:
-            bias = self._biases.get(source, (name, np.ones(1)))[1]  # a product may do the ReLU where no bias follows
-            first = count // len(bias) * int(np.count_nonzero(bias)) if op in ("Relu", "Clip") else count
-            limits = [
-                float(x) for x in (*map(values.get, ("min", "max")), *map(self._array, inputs[1:])) if x is not None
-            ]
-            bounded = op == "Clip" and len(limits) == 2 and limits[0] == 0 < limits[1] < 1e9
-            self._vector[name] += first * self._one_ns + (3 * count * self._two_ns if bounded else 0)
-        elif op == "BatchNormalization" or (op in BINARY and not self._computed.issuperset(inputs)):
+            self._add_function(op, name, out, inputs, values)
+        elif op in LINEAR and (op == "Neg" or not self._computed.issuperset(inputs)):
             self._add_constants(node, inputs, values)
         elif op in BINARY and len(inputs) == 2:
             self._add_binary(op, name, out, inputs)
@@ -162,27 +157,52 @@ class ModelWork:
         ):
             self._vector[name] += (self._count(source) - count) * self.chip.vector_ns(1, self.chip.bytes, 0)
 
+    def _keep_ranges(self, op: str, out: str, inputs: Sequence[str], values: dict[str, Any]) -> None:
+        """Sets the channel ranges of a result that has those of its operands."""
+        source = next(name for name in inputs if name in self._computed)
+        parts = [self._ranges.get(name) for name in inputs]
+        if op == "Concat" and values["axis"] == 1 and all(parts):
+            self._ranges[out] = tuple(size for part in parts for size in part or ())
+        elif op in KEEPING and source in self._ranges and self._shapes[source][:2] == self._shapes[out][:2]:
+            self._ranges[out] = self._ranges[source]
+
+    def _add_function(self, op: str, name: str, out: str, inputs: Sequence[str], values: dict[str, Any]) -> None:
+        """Adds a function of one tensor. A product may do the ReLU of a layer where no bias follows."""
+        count, bias = self._count(out), np.ones(1)
+        found = (*map(values.get, ("min", "max")), *map(self._array, inputs[1:]))
+        limits = [float(limit) for limit in found if limit is not None]
+        if op in ("Relu", "Clip") and inputs[0] in self._biases:
+            bias = self._biases[inputs[0]][1]
+        first = count // len(bias) * int(np.count_nonzero(bias))
+        if op != "Clip" or limits:
+            self._vector[name] += first * self._one_ns
+        if op == "Clip" and len(limits) == 2 and limits[0] == 0 < limits[1] < 1e9:
+            self._vector[name] += 3 * count * self._two_ns  # 6 - max(0, 6 - x)
+
+    def _terms_of(self, name: str) -> dict[str, str]:
+        """Returns the images from which a tensor is computed by sums, and the largest layer of each; "" is a copy."""
+        root = self._root(name)
+        return {**self._terms.get(root, {}), root: ""}
+
     def _add_binary(self, op: str, name: str, out: str, inputs: Sequence[str]) -> None:
-        """Adds a function of two tensors. A sum of layers of one image may be one layer, and no addition."""
-        mine, other = (
-            {self._root(n): ""} if (r := self._root(n)) not in self._terms else self._terms[r] for n in inputs
-        )
+        """Adds a function of two tensors. A sum of layers of one image may be one layer, without additions."""
+        mine, other = map(self._terms_of, inputs)
         common = mine.keys() & other.keys() if op in ("Add", "Sub") else set[str]()
         for image in common:
-            small = min(mine[image], other[image], key=lambda layer: self._sizes.get(layer, 0))
-            for layers in self._joined.values():
+            small, large = sorted((mine[image], other[image]), key=lambda layer: self._sizes.get(layer, 0))
+            for layers in self._joined.values() if small != large else ():
                 layers.pop(small, None)
-            mine = {**mine, image: max(mine[image], other[image], key=lambda layer: self._sizes.get(layer, 0))}
+            self._biases = {made: bias for made, bias in self._biases.items() if bias[0] not in (small, large)}
+            mine = {**mine, image: large}
         if op in ("Add", "Sub"):
             self._terms[out] = {**other, **mine}
         if not common and self._root(inputs[0]) != self._root(inputs[1]):
             self._vector[name] += self._count(out) * self._two_ns
 
     def _add_constants(self, node: onnx.NodeProto, inputs: Sequence[str], values: dict[str, Any]) -> None:
-        """Follows a function with constants after a layer, whose bias it may change; it counts nothing itself."""
+        """Follows a linear function with constants, which may change the bias of a layer; it counts nothing itself."""
         source = next(name for name in inputs if name in self._computed)
-        if node.op_type in ("Add", "Sub", "BatchNormalization") and self._root(source) in self._terms:
-            self._terms[node.output[0]] = self._terms[self._root(source)]
+        self._terms[node.output[0]] = self._terms_of(source)
         if source not in self._biases or len(self._readers[source]) > 1:
             return
         (name, bias), arrays = self._biases.pop(source), [self._array(n) for n in inputs if n != source]

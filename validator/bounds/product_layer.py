@@ -23,7 +23,7 @@ class Cover(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Inputs of a product: lines x pixels. `inputs`: channels that an output reads; `outputs`: most channels, per pixel."""
+    """Inputs of a product: lines x pixels. `inputs`: channels that an output reads. `outputs`: most for a pixel."""
 
     lines: int
     pixels: int
@@ -104,9 +104,9 @@ class ProductLayer:
     """Equal layers of a model: `nodes` names the nodes of each; layers of one image side by side are one layer.
 
     `y`, `x`: the window, in which a window of one pixel has all pixels in `x`. `times`: steps of a recurrent layer.
-    `ranges`: sizes of the channel ranges of the image, None for any. `forms`: ways to cut the input channels, of which a
-    mapping takes one, or several for parts of the layer. `vector_ns`: time on the vector unit, None if no mapping computes
-    the layer there. `held_xbars`: crossbars that hold its weights once.
+    `ranges`: sizes of the channel ranges of the image, None for any. `forms`: ways to cut the input channels, of which
+    a mapping takes one, or several for parts of the layer. `vector_ns`: time on the vector unit, None if no mapping
+    computes the layer there. `held_xbars`: crossbars that hold its weights once.
     """
 
     def __init__(
@@ -133,9 +133,9 @@ class ProductLayer:
         self.held_xbars = 0 if apart else ceil(Fraction(outs * ins // groups * taps, chip.rows * chip.outputs))
 
     def demand(self, part: ChannelRange) -> tuple[int, int, int, int]:
-        """Returns how often products must cover at least: lines x pixels read, lines x pairs, pairs x pixels, pairs x pairs.
+        """Returns what products must cover at least, for the pairs of an input channel of a range and an output channel.
 
-        Counts these for each input channel of one range, times the output channels that read it.
+        Counts lines x pixels that are read, lines x pairs of pixels, pairs of lines x pixels, and pairs x pairs.
         """
         n = self.times * self.outs * (min(part.channels or self.ins, self.ins // self.groups))
         if part.channels and self.groups > 1:

@@ -1,12 +1,12 @@
 """Finds a lower bound on the interval of every mapping by a linear program, with multipliers that prove it.
 
-The program (`validator.bounds.certificate` has its dual) minimises the interval t. Products of each layer cover what the
-layer demands, all work fits the cores in t, and crossbars hold the weights of their layer for all of t. Products that may
-help enter it round by round. The solver's result is never used itself: its prices are rounded to fractions, lowered until no
-product covers more than it costs, and the bound is computed from them exactly.
+The program (`validator.bounds.certificate` has its dual) minimises the interval t. Products of each layer cover what
+the layer demands, all work fits the cores in t, and crossbars hold the weights of their layer for all of t. Products
+that may help enter it round by round. The solver's result is never used itself: its prices are rounded to fractions,
+lowered until no product covers more than it costs, and the bound is computed from them exactly.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from types import ModuleType
@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from validator.bounds.product_layer import ChannelRange, ProductLayer, cover_axis
 from validator.bounds.certificate import compute_layer_value, prove_bound
 from validator.bounds.model_work import ModelWork
+from validator.bounds.product_layer import ChannelRange, ProductLayer, cover_axis
 
 Floats = npt.NDArray[np.float64]
 
@@ -26,6 +26,8 @@ MS = 1e6
 """Times of the program are in ms: HiGHS drops coefficients below 1e-9, and a program in ns lost products."""
 DENOMINATOR = 2**20
 """Denominator of the prices. A price is about 0.2 ns, so rounding costs less than 1e-5 of it."""
+PLENTY = 1e4
+"""Times the crossbars of a core, so that they do not bind."""
 MOST_ROUNDS = 30
 NEW_PRODUCTS = 30
 """Most products of a layer that enter the program in a round."""
@@ -118,10 +120,10 @@ class _Program:
         return -np.asarray(found.ineqlin.marginals, float)
 
 
-def find_certificate(work: ModelWork) -> dict[str, Any]:
+def find_certificate(work: ModelWork, *, crossbars: bool = True) -> dict[str, Any]:
     """Returns a certificate of the largest bound that the linear program proves, as JSON values.
 
-    Raises `UserError` if scipy is missing, and `CertificateRefused` if the weights do not fit the chip.
+    `crossbars`: False to bound by work alone, as if each core had crossbars enough. Raises `UserError` if scipy is missing, and `CertificateRefused` if the weights do not fit the chip.
     """
     try:
         import scipy.optimize
@@ -136,7 +138,7 @@ def find_certificate(work: ModelWork) -> dict[str, Any]:
     ]
     crossbar_price = 0.0
     for _ in range(MOST_ROUNDS):
-        crossbar_price = _solve(work, products, scipy)
+        crossbar_price = _solve(work, products, scipy, crossbars=crossbars)
         if not sum(_take_products(one) for layer in products for one in layer):
             break
     v = Fraction(max(0, int(crossbar_price * DENOMINATOR)), DENOMINATOR)
@@ -152,22 +154,24 @@ def find_certificate(work: ModelWork) -> dict[str, Any]:
     return given | {"bound_ns": str(prove_bound(work, given))}
 
 
-def _solve(work: ModelWork, products: Sequence[Sequence[_Products]], scipy: ModuleType) -> float:
+def _solve(work: ModelWork, products: Sequence[Sequence[_Products]], scipy: ModuleType, *, crossbars: bool) -> float:
     """Solves the program for the products in use, sets the prices of all layers, and returns that of crossbars."""
     chip, program = work.chip, _Program()
     t = program.add_columns()
     all_work = program.add_rows(float(work.transfer_ns + sum(work.vector_ns.values())) / MS)
     all_xbars = program.add_rows(0.0)
     program.enter(all_work, t, chip.cores)
-    program.enter(all_xbars, t, chip.cores * chip.xbars)
+    program.enter(all_xbars, t, chip.cores * chip.xbars * (1 if crossbars else PLENTY))
     rows = [_add_layer(program, layer, (all_work, all_xbars, t)) for layer in products]
     price = program.solve(scipy)
+    # Prices are by that of work, which is 0 where crossbars alone bind; a larger one proves little less.
+    unit = max(float(price[all_work]), 1e-6 * float(price[all_xbars])) or 1.0
     for layer, (busy, covers) in zip(products, rows, strict=True):
         for one, first in zip(layer, covers, strict=True):
-            one.alpha = max(0.0, float(price[busy] / price[all_work]))
-            per_copy = price[first : first + 4] / price[all_work] / one.scale / len(one.layer.nodes) / one.part.count
+            one.alpha = max(0.0, float(price[busy] / unit))
+            per_copy = price[first : first + 4] / unit / one.scale / len(one.layer.nodes) / one.part.count
             one.prices = np.maximum(0, per_copy) * MS
-    return float(price[all_xbars] / price[all_work])
+    return float(price[all_xbars] / unit)
 
 
 def _add_layer(program: _Program, products: Sequence[_Products], shared: tuple[int, int, int]) -> tuple[int, list[int]]:

@@ -5,7 +5,7 @@ Choices are read from `mapping.json`; alternatives are computed from the model i
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -185,7 +185,7 @@ class MappingExplanation:
     vector: tuple[VectorWork, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
     rounds: RoundCutting | None = None
-    proved: ProvedBound = ProvedBound()
+    proved: ProvedBound = field(default_factory=ProvedBound)
     version: int = VERSION
 
 
@@ -213,9 +213,10 @@ class _Simulated:
         return float(self.work.least[serves & (self.machine.opcodes == OPCODE["mvmul"])].sum()) / 1000
 
     def work_by_node(self) -> dict[str, float]:
-        """Returns the least work of the program by ONNX node, in ns."""
-        nodes = self.of.node_index[self.of.step_index]
-        taken = np.bincount(nodes, self.work.least, len(self.of.nodes)) / 1000
+        """Returns the work of all cores by ONNX node, in ns, with the issue of instructions where nothing overlaps."""
+        nodes, issue_ps = self.of.node_index[self.of.step_index], round(self.machine.period_ns * 1000)
+        least = self.work.least + (issue_ps if self.machine.numbers.rob_size == 1 else 0)
+        taken = np.bincount(nodes, least, len(self.of.nodes)) / 1000
         return dict(zip(self.of.nodes, taken.tolist(), strict=True))
 
     def most(self, i: int) -> tuple[str, float]:
@@ -229,8 +230,8 @@ def explain(folder: str | Path, *, faster: bool = False, certificate: str | Path
     """Simulates the program in an output directory and explains its mapping. Changes nothing in it.
 
     `faster`: simulate the program with each part of the chip twice as fast, too. `certificate`: a file for the proof of
-    the bound on the interval of every mapping (docs/explanation/bounds.md). Raises `UserError` if the directory is not a
-    complete output, or if a certificate is wanted and there is no such bound, and `DeadlockError` if the program does
+    the bound on the interval of every mapping (docs/explanation/bounds.md). Raises `UserError` if the directory is not
+    a complete output, or if a certificate is wanted and there is no such bound, and `DeadlockError` if the program does
     not end.
     """
     folder, faster = arguments.parse_path("folder", folder), arguments.parse_flag("faster", faster)

@@ -26,9 +26,9 @@ class ProvedBound:
     """Lower bound on the interval of every mapping of a model on a chip, if it has the forms of RAPTOR. Times in ns.
 
     `why`: a sentence with the reason. `layers_ns`, `vector_ns`: least work of all cores together for a sample, for
-    products with their additions and for the rest of the vector unit. `port_ns`: least time of the port of global memory.
-    `left_out_ns` of `program_ns`: work of this program for ONNX nodes that the bound leaves out. `unknown`: the reason
-    if there is no bound, else empty.
+    products with their additions and for other functions of the vector unit. `port_ns`: least time of the port of
+    global memory. `left_out_ns` of `program_ns`: work of this program for ONNX nodes that the bound leaves out.
+    `unknown`: the reason if there is no bound, else empty.
     """
 
     bound_ns: float = 0.0
@@ -46,8 +46,8 @@ def prove_interval(
 ) -> tuple[ProvedBound, dict[str, Any]]:
     """Returns the bound for the model of an output directory, and the certificate that proves it.
 
-    `graph`, `target`: as compiled. `work_ns`: work of the program in ns, by ONNX node. Raises `UserError` if there is no
-    such bound, or if scipy is missing.
+    `graph`, `target`: as compiled. `work_ns`: work of the program in ns, by ONNX node. Raises `UserError` if there is
+    no such bound, or if scipy is missing.
     """
     widths = _find_widths(graph, target)
     shapes = {name: list(graph.tensors[name].shape) for name in graph.inputs}
@@ -61,7 +61,9 @@ def prove_interval(
     except CertificateRefused as e:
         raise UserError(f"no bound on the interval of every mapping: {e}") from e
     bounded = {node for layer in work.layers for nodes in layer.nodes for node in nodes} | work.vector_ns.keys() | {""}
-    layers = sum(Fraction(layer["value_ns"]) * len(layer["nodes"]) for layer in certificate["layers"])
+    # The prices of crossbars are no work, so the work is that of a bound without them.
+    worked = find_certificate(work, crossbars=False) if Fraction(certificate["v"]) else certificate
+    layers = sum(Fraction(layer["value_ns"]) * len(layer["nodes"]) for layer in worked["layers"])
     bound, vector = Fraction(certificate["bound_ns"]), sum(work.vector_ns.values())
     found = ProvedBound(
         bound_ns=float(bound),
