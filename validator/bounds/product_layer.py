@@ -133,7 +133,7 @@ class ProductLayer:
         self.held_xbars = 0 if apart else ceil(Fraction(outs * ins // groups * taps, chip.rows * chip.outputs))
 
     def demand(self, part: ChannelRange) -> tuple[int, int, int, int]:
-        """Returns what products must cover at least, for the pairs of an input channel of a range and an output channel.
+        """Returns what products must cover at least, for pairs of an input channel of a range and an output channel.
 
         Counts lines x pixels that are read, lines x pairs of pixels, pairs of lines x pixels, and pairs x pairs.
         """

@@ -123,7 +123,8 @@ class _Program:
 def find_certificate(work: ModelWork, *, crossbars: bool = True) -> dict[str, Any]:
     """Returns a certificate of the largest bound that the linear program proves, as JSON values.
 
-    `crossbars`: False to bound by work alone, as if each core had crossbars enough. Raises `UserError` if scipy is missing, and `CertificateRefused` if the weights do not fit the chip.
+    `crossbars`: False to bound by work alone, as if each core had crossbars enough. Raises `UserError` if scipy is
+    missing, and `CertificateRefused` if the weights do not fit the chip.
     """
     try:
         import scipy.optimize
