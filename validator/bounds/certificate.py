@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import lcm
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -58,12 +58,12 @@ def _parse_decimal(text: str) -> Fraction:
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object, with decimal numbers as exact fractions. Raises `UnreadableFile`."""
     try:
-        found = json.loads(_read_file(path, JSON_LIMIT_BYTES), parse_float=_parse_decimal)
+        found: Any = json.loads(_read_file(path, JSON_LIMIT_BYTES), parse_float=_parse_decimal)
     except (ValueError, RecursionError, ZeroDivisionError) as e:
         raise UnreadableFile(f"{path}: not JSON: {str(e)[:200]}") from e
     if not isinstance(found, dict):
         raise UnreadableFile(f"{path}: not a JSON object")
-    return found
+    return cast("dict[str, Any]", found)
 
 
 def read_model(path: Path) -> onnx.ModelProto:
@@ -116,7 +116,7 @@ def compute_layer_value(
             if len(lam) != 4 or min(lam) < 0:
                 raise CertificateRefused(f"{layer.nodes[0]}: not four prices of at least 0")
             _check_products(layer, part, alpha, lam)
-            total += part.count * sum(price * amount for price, amount in zip(lam, layer.demand(part), strict=True))
+            total += part.number * sum(price * amount for price, amount in zip(lam, layer.demand(part), strict=True))
         found.append(total)
     return max(Fraction(0), min(found))
 

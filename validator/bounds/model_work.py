@@ -19,19 +19,18 @@ import onnx
 from validator.bounds.chip_times import CertificateRefused, ChipTimes
 from validator.bounds.product_layer import Axis, ProductLayer, cut_channels
 
-MOST_READS = 2**22
+MOST_READS = 2**24
 """Largest number of kernel positions of all outputs of a dimension for which a layer counts."""
-WEIGHTS_AT = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1, "MatMulInteger": 1, "ConvInteger": 1}
-WEIGHTS_AT |= {"QLinearConv": 3, "QLinearMatMul": 3}
+_AT_ONE = ("Conv", "ConvTranspose", "Gemm", "MatMul", "MatMulInteger", "ConvInteger")
+WEIGHTS_AT = {**dict.fromkeys(_AT_ONE, 1), "QLinearConv": 3, "QLinearMatMul": 3}
+"""Layers, and the place of the weights in their inputs."""
 GATES = {"LSTM": (4, 5, 8), "GRU": (3, 3, 7), "RNN": (1, 1, 1)}
 """By hidden element and step: results of each of the two products, functions of one operand, functions of two."""
-VIEWS = {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Cast", "Dropout"}
-VIEWS |= {"QuantizeLinear", "DequantizeLinear"}
+SAME = {"Identity", "Dropout", "QuantizeLinear", "DequantizeLinear"}
+VIEWS = SAME | {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Cast"}
 UNARY, BINARY = {"Relu", "Clip", "Sigmoid", "Tanh", "Erf"}, {"Add", "Sub", "Mul", "Max"}
-KEEPING = (
-    UNARY | BINARY | {"BatchNormalization", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Identity"}
-)
-KEEPING |= {"HardSigmoid", "HardSwish", "LeakyRelu", "Dropout", "DequantizeLinear", "QuantizeLinear"}
+POOLS = {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
+KEEPING = SAME | UNARY | BINARY | POOLS | {"BatchNormalization", "HardSigmoid", "HardSwish", "LeakyRelu"}
 """Operators whose result has the channels of their first computed input, in the same ranges."""
 LINEAR = {"BatchNormalization", "Neg", "Add", "Sub", "Mul", "Div"}
 """Operators that are linear in a tensor if their other operands are constants."""
@@ -69,7 +68,7 @@ class ModelWork:
             if len(self._shapes.get(name, ())) == 4
         }
         self._ranges: dict[str, tuple[int, ...]] = first  # sizes of the channel ranges, where moves leave them known
-        self._biases, self._vector = dict[str, tuple[str, Any]](), Counter[str]()
+        self._biases, self._vector = dict[str, tuple[str, Any]](), defaultdict[str, Fraction](Fraction)
         seen = dict[object, onnx.NodeProto]()
         for node in graph.node:
             self._read(node, seen)
@@ -107,6 +106,13 @@ class ModelWork:
         while (maker := self._makers.get(name)) is not None and maker.op_type in VIEWS:
             name = self._same.get(maker.input[0], maker.input[0])
         return name
+
+    def _is_folded(self, name: str) -> bool:
+        """Checks whether a tensor has the pixels of an image as channels, so that a layer may read the image itself."""
+        maker = self._makers.get(self._root(name))
+        parts = [self._makers.get(self._root(n)) for n in maker.input] if maker and maker.op_type == "Concat" else []
+        picked = bool(parts) and all(part is not None and part.op_type in PICKS for part in parts)
+        return picked or (maker is not None and maker.op_type == "SpaceToDepth")
 
     def _is_whole(self, name: str) -> bool:
         """Checks whether all elements of a tensor are read, also through views."""
@@ -217,6 +223,7 @@ class ModelWork:
             self._biases[node.output[0]] = name, bias + arrays[0].reshape(-1)
 
     def _add_product(self, node: onnx.NodeProto, name: str, inputs: list[str], values: dict[str, Any]) -> None:
+        """Adds a layer, or a product of two computed tensors."""
         op, out = node.op_type, node.output[0]
         source, weights = inputs[0], inputs[WEIGHTS_AT[op]]
         left = "MatMul" in op and source not in self._computed  # weights times tensor
@@ -225,38 +232,46 @@ class ModelWork:
         if weights in self._computed:
             if op == "MatMul":
                 self._vector[name] += self._count(out) * given[-1] * self.chip.vector_ns(2, self.chip.bytes, 0)
-            return
-        y, x, groups, array = ONE, ONE, values.get("group", 1), self._array(weights)
-        if "Conv" in op and len(given) in (3, 4):
+        elif "Conv" in op and len(given) in (3, 4):
             y, x = self._window(node, values, shape[2:])
-            dense = y.kernel == x.kernel == 1 and (y.stride == x.stride == 1 or source not in self._ranges)
-            ins, outs, pixels = given[1], made[1], given[0] * y.ins * x.ins if dense else 0
             if y.ins * x.ins < prod(given[2:]):
                 self._partial[source] = max(self._partial[source], prod(given[:2]) * y.ins * x.ins)
-            y = y._replace(copies=given[0])
+            window, channels = (y._replace(copies=given[0]), x), (given[1], made[1])
+            if y.kernel == x.kernel == 1 and (y.stride == x.stride == 1 or source not in self._ranges):
+                window = (ONE, Axis(given[0] * y.ins * x.ins, given[0] * y.ins * x.ins))
+            self._add_layer(node, name, (source, weights), window, channels, values)
         elif op == "Gemm" and not values.get("transA", 0):
-            ins, outs, pixels = given[1], made[1], given[0]
+            self._add_layer(node, name, (source, weights), (ONE, Axis(given[0], given[0])), (given[1], made[1]), values)
         elif "MatMul" in op and len(shape) >= 2 and prod(shape[:-2]) == 1 and len(given) >= 2:
             ins, outs = (given[-2], shape[-2]) if left else (given[-1], shape[-1])
-            pixels = self._count(out) // outs
-        else:
+            window = (ONE, Axis(self._count(out) // outs, self._count(out) // outs))
+            self._add_layer(node, name, (source, weights), window, (ins, outs), values)
+
+    def _add_layer(
+        self,
+        node: onnx.NodeProto,
+        name: str,
+        inputs: tuple[str, str],
+        window: tuple[Axis, Axis],
+        channels: tuple[int, int],
+        values: dict[str, Any],
+    ) -> None:
+        """Adds a layer of `inputs` (image, weights), whose image and result have `channels`."""
+        (source, weights), (y, x), (ins, outs), out = inputs, window, channels, node.output[0]
+        is_conv, groups, array = "Conv" in node.op_type, values.get("group", 1), self._array(weights)
+        # A layer whose weights are all equal adds up its channels, which is no product of crossbars.
+        if self._is_folded(source) or (groups == 1 and array is not None and bool((array == array.flat[0]).all())):
             return
-        y, x = (ONE, Axis(pixels, pixels)) if pixels else (y, x)
-        sums = (
-            groups == 1
-            and array is not None
-            and bool((array.flat[:4] == array.flat[0]).all() and (array == array.flat[0]).all())
-        )
-        if sums or max(y.made * y.kernel, x.made * x.kernel) > MOST_READS or ins % groups or outs % groups:
-            return  # sums of channels are no products of crossbars
-        image = self._root(source)
-        ranges = self._ranges.get(source) if "Conv" in op else None
+        if ins % groups or outs % groups:
+            return
+        image, ranges = self._root(source), self._ranges.get(source) if is_conv else None
         self._joined[(image if groups == 1 else name, y, x, ins, groups, 1, ranges)][name] = outs
         columns, readers = self.chip.outputs * self.chip.xbars, ceil(y.kernel / y.stride) * ceil(x.kernel / x.stride)
-        if "Conv" in op and (groups > 1 or pixels or readers * min(outs, self.chip.rows) <= columns):
+        if is_conv and (groups > 1 or readers == 1 or readers * min(outs, self.chip.rows) <= columns):
             self._ranges[out] = cut_channels(outs, self.chip.rows)
         self._sizes[name], self._terms[out] = y.pairs * x.pairs * ins * outs // groups, {image: name}
-        bias = self._array(inputs[2]) if op in ("Conv", "ConvTranspose", "Gemm") and len(inputs) > 2 else np.zeros(outs)
+        biased = node.op_type in ("Conv", "ConvTranspose", "Gemm") and len(node.input) > 2
+        bias = self._array(node.input[2]) if biased else np.zeros(outs)
         if bias is not None and bias.size == outs and values.get("beta", 1) == 1:
             self._biases[out] = name, bias.reshape(-1).astype(float)
 
@@ -286,6 +301,8 @@ class ModelWork:
         strides, steps = values.get("strides", [1] * n), values.get("dilations", [1] * n)
         pads, auto = values.get("pads", [0] * n), values.get("auto_pad", b"NOTSET")
         turned = node.op_type == "ConvTranspose"
+        if max(given[i] + made[i] + kernel[i] * (given if turned else made)[i] for i in range(n)) > MOST_READS:
+            raise CertificateRefused(f"{node.name}: a window of more than {MOST_READS:,} inputs and kernel positions")
         if auto in (b"SAME_UPPER", b"SAME_LOWER"):
             missing = [max(0, (made[i] - 1) * strides[i] + (kernel[i] - 1) * steps[i] + 1 - given[i]) for i in range(n)]
             pads = [m // 2 if auto == b"SAME_UPPER" else m - m // 2 for m in missing]

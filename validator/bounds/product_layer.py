@@ -96,7 +96,7 @@ class ChannelRange(NamedTuple):
     """Equal ranges of input channels; `channels` 0 stands for ranges of any size. `single`: a pixel at a time."""
 
     channels: int
-    count: int = 1
+    number: int = 1
     single: bool = False
 
 

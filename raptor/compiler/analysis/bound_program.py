@@ -9,6 +9,7 @@ lowered until no product covers more than it costs, and the bound is computed fr
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -107,15 +108,15 @@ class _Program:
         """Enters coefficients."""
         self._entries.append((row, column, value))
 
-    def solve(self, scipy: ModuleType) -> Floats:
+    def solve(self, optimize: ModuleType, sparse: ModuleType) -> Floats:
         """Returns the prices of the rows."""
         entries = [np.broadcast_arrays(*entry) for entry in self._entries]
         rows, columns, values = (np.concatenate([e[i].reshape(-1) for e in entries]) for i in range(3))
         shape = (len(self.low), self.columns)
-        matrix = scipy.sparse.coo_matrix((-values, (rows, columns)), shape=shape).tocsr()
+        matrix = sparse.coo_matrix((-values, (rows, columns)), shape=shape).tocsr()
         cost = np.zeros(self.columns)
         cost[0] = 1
-        found = scipy.optimize.linprog(cost, A_ub=matrix, b_ub=-np.array(self.low), bounds=(0, None), method="highs")
+        found = optimize.linprog(cost, A_ub=matrix, b_ub=-np.array(self.low), bounds=(0, None), method="highs")
         assert found.status == 0, f"the linear program of the bound: {found.message}"
         return -np.asarray(found.ineqlin.marginals, float)
 
@@ -127,8 +128,7 @@ def find_certificate(work: ModelWork, *, crossbars: bool = True) -> dict[str, An
     missing, and `CertificateRefused` if the weights do not fit the chip.
     """
     try:
-        import scipy.optimize
-        import scipy.sparse
+        solver, sparse = import_module("scipy.optimize"), import_module("scipy.sparse")
     except ImportError as e:
         raise UserError(
             "a bound on the interval of every mapping needs scipy: pip install 'raptor-crossbar[bounds]'"
@@ -139,7 +139,7 @@ def find_certificate(work: ModelWork, *, crossbars: bool = True) -> dict[str, An
     ]
     crossbar_price = 0.0
     for _ in range(MOST_ROUNDS):
-        crossbar_price = _solve(work, products, scipy, crossbars=crossbars)
+        crossbar_price = _solve(work, products, (solver, sparse), crossbars=crossbars)
         if not sum(_take_products(one) for layer in products for one in layer):
             break
     v = Fraction(max(0, int(crossbar_price * DENOMINATOR)), DENOMINATOR)
@@ -155,7 +155,9 @@ def find_certificate(work: ModelWork, *, crossbars: bool = True) -> dict[str, An
     return given | {"bound_ns": str(prove_bound(work, given))}
 
 
-def _solve(work: ModelWork, products: Sequence[Sequence[_Products]], scipy: ModuleType, *, crossbars: bool) -> float:
+def _solve(
+    work: ModelWork, products: Sequence[Sequence[_Products]], scipy: tuple[ModuleType, ModuleType], *, crossbars: bool
+) -> float:
     """Solves the program for the products in use, sets the prices of all layers, and returns that of crossbars."""
     chip, program = work.chip, _Program()
     t = program.add_columns()
@@ -164,13 +166,13 @@ def _solve(work: ModelWork, products: Sequence[Sequence[_Products]], scipy: Modu
     program.enter(all_work, t, chip.cores)
     program.enter(all_xbars, t, chip.cores * chip.xbars * (1 if crossbars else PLENTY))
     rows = [_add_layer(program, layer, (all_work, all_xbars, t)) for layer in products]
-    price = program.solve(scipy)
+    price = program.solve(*scipy)
     # Prices are by that of work, which is 0 where crossbars alone bind; a larger one proves little less.
     unit = max(float(price[all_work]), 1e-6 * float(price[all_xbars])) or 1.0
     for layer, (busy, covers) in zip(products, rows, strict=True):
         for one, first in zip(layer, covers, strict=True):
             one.alpha = max(0.0, float(price[busy] / unit))
-            per_copy = price[first : first + 4] / unit / one.scale / len(one.layer.nodes) / one.part.count
+            per_copy = price[first : first + 4] / unit / one.scale / len(one.layer.nodes) / one.part.number
             one.prices = np.maximum(0, per_copy) * MS
     return float(price[all_xbars] / unit)
 
@@ -193,7 +195,7 @@ def _add_layer(program: _Program, products: Sequence[_Products], shared: tuple[i
 
 def _add_products(program: _Program, one: _Products, form: int, shared: tuple[int, int]) -> int:
     """Adds the products of a range of channels. Returns the first row of their demands."""
-    (all_work, busy), count = shared, len(one.layer.nodes) * one.part.count
+    (all_work, busy), count = shared, len(one.layer.nodes) * one.part.number
     covers = program.add_rows(0.0, 0.0, 0.0, 0.0)
     program.enter(np.arange(covers, covers + 4), form, -one.demand / one.scale)
     covered = one.covered[one.used]

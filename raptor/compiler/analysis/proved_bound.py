@@ -15,7 +15,7 @@ from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import layer_target
 from raptor.output import files
 from raptor.target.arch import Target
-from validator.bounds.certificate import UnreadableFile, read_json, read_model
+from validator.bounds.certificate import VERSION, UnreadableFile, read_json, read_model
 from validator.bounds.chip_times import CertificateRefused, ChipTimes
 from validator.bounds.model_work import ModelWork
 from validator.simulate.simulation_report import time_text
@@ -55,7 +55,7 @@ def prove_interval(
         arch = read_json(file_access.check_regular_file(folder, files.ARCH))
         model = read_model(file_access.check_regular_file(folder, files.MODEL))
         work = ModelWork(model, ChipTimes(arch, *widths.values()), shapes)
-        certificate = {"version": 1, **widths, "inputs": shapes, **find_certificate(work)}
+        certificate: dict[str, Any] = {"version": VERSION, **widths, "inputs": shapes, **find_certificate(work)}
     except UnreadableFile as e:
         raise UserError(str(e)) from e
     except CertificateRefused as e:
