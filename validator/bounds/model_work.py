@@ -25,7 +25,7 @@ _AT_ONE = ("Conv", "ConvTranspose", "Gemm", "MatMul", "MatMulInteger", "ConvInte
 WEIGHTS_AT = {**dict.fromkeys(_AT_ONE, 1), "QLinearConv": 3, "QLinearMatMul": 3}
 """Layers, and the place of the weights in their inputs."""
 GATES = {"LSTM": (4, 5, 8), "GRU": (3, 3, 7), "RNN": (1, 1, 1)}
-"""By hidden element and step: results of each of the two products, functions of one operand, functions of two."""
+"""Numbers by hidden element and step: results of each of the two products, functions of one operand, and of two."""
 SAME = {"Identity", "Dropout", "QuantizeLinear", "DequantizeLinear"}
 VIEWS = SAME | {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Cast"}
 UNARY, BINARY = {"Relu", "Clip", "Sigmoid", "Tanh", "Erf"}, {"Add", "Sub", "Mul", "Max"}
@@ -54,10 +54,13 @@ class ModelWork:
         self._shapes, self._computed = _infer_shapes(model, shapes), set(inputs)
         self._outputs, self._readers = {v.name for v in graph.output}, defaultdict[str, list[onnx.NodeProto]](list)
         self._needed, self._same, self._makers = set(self._outputs), dict[str, str](), dict[str, onnx.NodeProto]()
+        self._whole = set(self._outputs)  # tensors of which all elements are read
         for node in reversed(graph.node):
+            passes = node.op_type not in VIEWS | UNARY | BINARY | LINEAR or not self._whole.isdisjoint(node.output)
             for name in node.input if self._needed.intersection(node.output) else ():
                 self._needed.add(name)
                 self._readers[name].append(node)
+                self._whole.update([name] if passes and node.op_type not in PICKS else [])
         self._joined = defaultdict[tuple[Any, ...], dict[str, int]](
             dict
         )  # layers by image and window, and their outputs
@@ -78,7 +81,7 @@ class ModelWork:
         self.vector_ns = {} if integers else {name: Fraction(ns) for name, ns in self._vector.items() if ns}
         self.layers = self._make_layers()
         known = [name for name in inputs if name in self._shapes]
-        get = sum(self._count(name) if self._is_whole(name) else self._partial[name] for name in known)
+        get = sum(self._partial[name] or self._count(name) for name in known if name in self._whole)
         put = sum(self._count(name) for name in self._outputs if name in self._computed and name in self._shapes)
         self.transfer_ns = chip.load_ns * get + chip.store_ns * put
         self.port_ns = chip.port_load_ns * get + chip.port_store_ns * put
@@ -114,12 +117,6 @@ class ModelWork:
         picked = bool(parts) and all(part is not None and part.op_type in PICKS for part in parts)
         return picked or (maker is not None and maker.op_type == "SpaceToDepth")
 
-    def _is_whole(self, name: str) -> bool:
-        """Checks whether all elements of a tensor are read, also through views."""
-        readers = [node for node in self._readers[name] if node.op_type not in PICKS]
-        views = [self._is_whole(node.output[0]) for node in readers if node.op_type in VIEWS]
-        return name in self._outputs or any(views) or (len(views) < len(readers) and name not in self._partial)
-
     def _read(self, node: onnx.NodeProto, seen: dict[object, onnx.NodeProto]) -> None:
         inputs = [self._same.get(name, name) for name in node.input]
         if not self._computed.intersection(inputs) or node.op_type in ("Shape", "Size"):
@@ -152,6 +149,8 @@ class ModelWork:
             self._add_constants(node, inputs, values)
         elif op in BINARY and len(inputs) == 2:
             self._add_binary(op, name, out, inputs)
+        elif out not in self._whole:
+            return
         elif op in ("MaxPool", "AveragePool") and len(given) in (3, 4):
             y, x = self._window(node, values, values["kernel_shape"])
             results, apart = y.made * x.made, y.pairs * x.pairs - y.made * x.made
@@ -174,6 +173,8 @@ class ModelWork:
 
     def _add_function(self, op: str, name: str, out: str, inputs: Sequence[str], values: dict[str, Any]) -> None:
         """Adds a function of one tensor. A product may do the ReLU of a layer where no bias follows."""
+        if out not in self._whole:
+            return
         count, bias = self._count(out), np.ones(1)
         found = (*map(values.get, ("min", "max")), *map(self._array, inputs[1:]))
         limits = [float(limit) for limit in found if limit is not None]
@@ -202,7 +203,7 @@ class ModelWork:
             mine = {**mine, image: large}
         if op in ("Add", "Sub"):
             self._terms[out] = {**other, **mine}
-        if not common and self._root(inputs[0]) != self._root(inputs[1]):
+        if not common and out in self._whole and self._root(inputs[0]) != self._root(inputs[1]):
             self._vector[name] += self._count(out) * self._two_ns
 
     def _add_constants(self, node: onnx.NodeProto, inputs: Sequence[str], values: dict[str, Any]) -> None:
@@ -230,12 +231,12 @@ class ModelWork:
         source, weights = (weights, source) if left else (source, weights)
         given, shape, made = self._shapes[source], self._shapes[weights], self._shapes[out]
         if weights in self._computed:
-            if op == "MatMul":
+            if op == "MatMul" and out in self._whole:
                 self._vector[name] += self._count(out) * given[-1] * self.chip.vector_ns(2, self.chip.bytes, 0)
         elif "Conv" in op and len(given) in (3, 4):
             y, x = self._window(node, values, shape[2:])
-            if y.ins * x.ins < prod(given[2:]):
-                self._partial[source] = max(self._partial[source], prod(given[:2]) * y.ins * x.ins)
+            if len(self._readers[source]) == 1 and source == node.input[0]:
+                self._partial[source] = prod(given[:2]) * y.ins * x.ins
             window, channels = (y._replace(copies=given[0]), x), (given[1], made[1])
             if y.kernel == x.kernel == 1 and (y.stride == x.stride == 1 or source not in self._ranges):
                 window = (ONE, Axis(given[0] * y.ins * x.ins, given[0] * y.ins * x.ins))
@@ -278,7 +279,11 @@ class ModelWork:
     def _add_recurrent(self, node: onnx.NodeProto, name: str, inputs: list[str], values: dict[str, Any]) -> None:
         """Adds the products and functions of all steps but the first, which needs no product with the state."""
         plain = not set(values) - {"hidden_size", "direction", "linear_before_reset", "layout"}
-        if self._computed.intersection(inputs[1:3]) or any(inputs[4:5]) or not any(map(self._is_whole, node.output)):
+        if (
+            self._computed.intersection(inputs[1:3])
+            or any(inputs[4:5])
+            or (self._whole.isdisjoint(node.output) and not self._reads_last_step(node, values))
+        ):
             return
         (gates, one, two), (directions, _, ins), hidden = (
             GATES[node.op_type],
@@ -294,6 +299,19 @@ class ModelWork:
             self._joined[(f"{name} {direction}", *window)][name] = gates * hidden
         if plain:
             self._vector[name] += directions * (steps - 1) * batch * hidden * (one * self._one_ns + two * self._two_ns)
+
+    def _reads_last_step(self, node: onnx.NodeProto, values: dict[str, Any]) -> bool:
+        """Checks whether the last step of a single forward direction is read, for which all others are needed."""
+        steps = self._shapes[node.input[0]][0]
+        if values.get("layout", 0) or values.get("direction", b"forward") != b"forward" or not node.output[0]:
+            return False
+        for reader in self._readers[node.output[0]]:
+            first = self._array(reader.input[1]) if reader.op_type in ("Slice", "Gather") else None
+            axes = self._array(reader.input[3]) if reader.op_type == "Slice" and len(reader.input) > 3 else np.zeros(1)
+            along = any(a.name == "axis" and a.i for a in reader.attribute) or axes is None or axes.any()
+            if first is not None and first.size == 1 and int(first.flat[0]) in (-1, steps - 1) and not along:
+                return True
+        return False
 
     def _window(self, node: onnx.NodeProto, values: dict[str, Any], kernel: Sequence[int]) -> list[Axis]:
         """Returns the two axes of a window; a signal has one line."""

@@ -121,7 +121,7 @@ def test_a_certificate_of_a_slower_chip_is_refused(changes: dict[str, Any]):
 
 
 def test_a_slower_chip_accepts_the_prices():
-    """What a product costs rises, so no product covers more than it costs; only the port's time must be as claimed."""
+    """A product costs more there, so none covers more than it costs."""
     proved = network()
     assert verify(proved.model, _chip(adc_latency_cycle=21), proved.certificate) >= Fraction(
         proved.certificate["bound_ns"]
