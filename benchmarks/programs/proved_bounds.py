@@ -1,5 +1,5 @@
-"""Compile built-in models and print, as a table of docs/explanation/bounds.md, how near each program is to the bound
-that holds for every mapping: `make bench-proved`.
+"""Compile built-in models and print, as a table, how near each program is to the bound that holds for every mapping:
+`make bench-proved` (docs/explanation/bounds.md).
 
 Beside the interval of the built-in simulator stand the even work of the program and the proved bound of `raptor
 explain`, whose certificate is checked again. The last line has the geometric means.

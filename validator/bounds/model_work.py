@@ -230,6 +230,7 @@ class ModelWork:
         left = "MatMul" in op and source not in self._computed  # weights times tensor
         source, weights = (weights, source) if left else (source, weights)
         given, shape, made = self._shapes[source], self._shapes[weights], self._shapes[out]
+        self._terms[out] = {self._root(source): name}  # also of layers that count nothing
         if weights in self._computed:
             if op == "MatMul" and out in self._whole:
                 self._vector[name] += self._count(out) * given[-1] * self.chip.vector_ns(2, self.chip.bytes, 0)
@@ -260,17 +261,17 @@ class ModelWork:
         """Adds a layer of `inputs` (image, weights), whose image and result have `channels`."""
         (source, weights), (y, x), (ins, outs), out = inputs, window, channels, node.output[0]
         is_conv, groups, array = "Conv" in node.op_type, values.get("group", 1), self._array(weights)
+        image, ranges = self._root(source), self._ranges.get(source) if is_conv else None
+        self._sizes[name] = y.pairs * x.pairs * ins * outs // groups
         # A layer whose weights are all equal adds up its channels, which is no product of crossbars.
         if self._is_folded(source) or (groups == 1 and array is not None and bool((array == array.flat[0]).all())):
             return
         if ins % groups or outs % groups:
             return
-        image, ranges = self._root(source), self._ranges.get(source) if is_conv else None
         self._joined[(image if groups == 1 else name, y, x, ins, groups, 1, ranges)][name] = outs
         columns, readers = self.chip.outputs * self.chip.xbars, ceil(y.kernel / y.stride) * ceil(x.kernel / x.stride)
         if is_conv and (groups > 1 or readers == 1 or readers * min(outs, self.chip.rows) <= columns):
             self._ranges[out] = cut_channels(outs, self.chip.rows)
-        self._sizes[name], self._terms[out] = y.pairs * x.pairs * ins * outs // groups, {image: name}
         biased = node.op_type in ("Conv", "ConvTranspose", "Gemm") and len(node.input) > 2
         bias = self._array(node.input[2]) if biased else np.zeros(outs)
         if bias is not None and bias.size == outs and values.get("beta", 1) == 1:
