@@ -1,4 +1,4 @@
-"""What products cover at most, against windows that are followed pixel by pixel."""
+"""Coverage by products, against windows that are followed pixel by pixel."""
 
 from collections import Counter
 from random import Random
