@@ -16,7 +16,7 @@ MOST_STEPS = 2**11
 
 
 class Cover(NamedTuple):
-    """Coverage of neighbouring inputs, at most: `ins` that are read, and `pairs` with an output for 1, 2, ... outputs."""
+    """Coverage of neighbouring inputs, at most: `ins` that are read, `pairs` with an output for 1, 2, ... outputs."""
 
     ins: int
     pairs: tuple[int, ...]
