@@ -5,7 +5,7 @@ Choices are read from `mapping.json`; alternatives are computed from the model i
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from raptor.common.options import arguments
 from raptor.compiler import pipeline
 from raptor.compiler.analysis.idle_cells import LayerZeros, find_layer_zeros
 from raptor.compiler.analysis.memory_advice import advise_memory
+from raptor.compiler.analysis.proved_bound import ProvedBound, prove_interval, write_certificate
 from raptor.compiler.analysis.refinements import Change, changes
 from raptor.compiler.analysis.unstreamed_tensors import UnstreamedTensor, find_unstreamed_tensors
 from raptor.compiler.compilation import set_residency
@@ -57,6 +58,7 @@ Ints = npt.NDArray[np.int64]
 
 VERSION = 6
 STREAMED_SAMPLES = 16
+_RELOADED = "no bound on the interval of every mapping: the program reloads its crossbars in rounds"
 BOTTLENECK_SHARE = 0.9
 """Share of the interval above which a part of the chip counts as the bottleneck."""
 
@@ -170,7 +172,8 @@ class MappingExplanation:
     one part of the chip twice as fast, for each part; empty unless requested. `advice`: sentences about values that
     could stay on the chip between two samples. `rounds`: for a program in rounds, where it was cut and why; `layers`
     then lists the layers of all rounds, `latency_ns` is the time of a batch with writing, `interval_ns` is this time
-    divided by the samples of the batch, and the bounds are for the longest round.
+    divided by the samples of the batch, and the bounds are for the longest round. `proved`: a bound on the interval of
+    every mapping.
     """
 
     program: str
@@ -189,6 +192,7 @@ class MappingExplanation:
     what_if: tuple[WhatIf, ...] = ()
     advice: tuple[str, ...] = ()
     rounds: RoundCutting | None = None
+    proved: ProvedBound = field(default_factory=ProvedBound)
     version: int = VERSION
 
 
@@ -215,6 +219,13 @@ class _Simulated:
         serves = self.of.node_index[self.of.step_index] == self.of.nodes.index(node)
         return float(self.work.least[serves & (self.machine.opcodes == OPCODE["mvmul"])].sum()) / 1000
 
+    def work_by_node(self) -> dict[str, float]:
+        """Returns the work of all cores by ONNX node, in ns, with the issue of instructions where nothing overlaps."""
+        nodes, issue_ps = self.of.node_index[self.of.step_index], round(self.machine.period_ns * 1000)
+        least = self.work.least + (issue_ps if self.machine.numbers.rob_size == 1 else 0)
+        taken = np.bincount(nodes, least, len(self.of.nodes)) / 1000
+        return dict(zip(self.of.nodes, taken.tolist(), strict=True))
+
     def most(self, i: int) -> tuple[str, float]:
         """Returns the node with most work on the core of index `i`, and its share of the core's work."""
         stream = slice(self.machine.first[i], self.machine.first[i + 1])
@@ -222,16 +233,35 @@ class _Simulated:
         return self.of.nodes[int(np.argmax(taken))], float(taken.max() / taken.sum())
 
 
-def explain(folder: str | Path, *, faster: bool = False) -> MappingExplanation:
-    """Simulates the program in an output directory and explains its mapping. Writes nothing.
+def explain(folder: str | Path, *, faster: bool = False, certificate: str | Path | None = None) -> MappingExplanation:
+    """Simulates the program in an output directory and explains its mapping. Changes nothing in it.
 
-    `faster`: simulate the program with each part of the chip twice as fast, too. Raises `UserError` if the directory is
-    not a complete output, and `DeadlockError` if the program does not end.
+    `faster`: simulate the program with each part of the chip twice as fast, too. `certificate`: a file for the proof of
+    the bound on the interval of every mapping (docs/explanation/bounds.md). Raises `UserError` if the directory is not
+    a complete output, or if a certificate is wanted and there is no such bound, and `DeadlockError` if the program does
+    not end.
     """
     folder, faster = arguments.parse_path("folder", folder), arguments.parse_flag("faster", faster)
+    file = None if certificate is None else arguments.parse_path("certificate", certificate)
     if has_rounds(folder):
-        return _explain_rounds(folder, faster=faster)
+        if file is not None:
+            raise UserError(f"--certificate: {_RELOADED}")
+        return replace(_explain_rounds(folder, faster=faster), proved=ProvedBound(unknown=_RELOADED))
     require_one_segment(folder, "an explanation")
+    found, done, graph, arch = _explain_program(folder, faster=faster)
+    try:
+        proved, proof = prove_interval(folder, graph, arch, done.work_by_node())
+    except UserError as e:
+        if file is not None:
+            raise
+        return replace(found, proved=ProvedBound(unknown=str(e)))
+    if file is not None:
+        write_certificate(file, proof)
+    return replace(found, proved=proved)
+
+
+def _explain_program(folder: Path, *, faster: bool) -> tuple[MappingExplanation, "_Simulated", Graph, Target]:
+    """Explains one program. Also returns its run, and the graph and the chip for which its mapping was decided."""
     report, manifest = read_report(folder)
     for name in (files.ARCH, files.STEPS, files.MODEL):
         file_access.check_regular_file(folder, name)
@@ -246,7 +276,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> MappingExplanation:
     graph, mapped, arch = _read_decision(folder, manifest)
     found = tuple(_layers(done, report, _options(graph, mapped, arch)))
     changed, partition = changes(mapped, arch)
-    return MappingExplanation(
+    explained = MappingExplanation(
         program=str(folder),
         model=manifest.model,
         strategy=report.strategy,
@@ -263,6 +293,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> MappingExplanation:
         what_if=try_faster_parts(machine, STREAMED_SAMPLES) if faster else (),
         advice=tuple(advise_memory(graph, partition, arch, (latency_ns, interval_ns, bounds.port))),
     )
+    return explained, done, graph, arch
 
 
 def _explain_rounds(folder: Path, *, faster: bool) -> MappingExplanation:
@@ -270,7 +301,7 @@ def _explain_rounds(folder: Path, *, faster: bool) -> MappingExplanation:
     rounds, figures = read_rounds(folder, listed), simulate_any(folder, mode="throughput").reloading
     assert rounds is not None, "the program has rounds"
     assert figures is not None, "the program has rounds"
-    parts = [explain(part, faster=faster) for part in chip_folders(folder)]
+    parts = [_explain_program(part, faster=faster)[0] for part in chip_folders(folder)]
     times = [one.write_ns + one.run_ns(figures.batch) for one in figures.rounds]
     slowest = times.index(max(times))
     longest, one = parts[slowest], figures.rounds[slowest]

@@ -78,6 +78,7 @@ def show_explanation(found: MappingExplanation, console: LiteralConsole, *, quie
     console.print(found.binds, style="bold")
     for sentence in found.advice:
         console.print(sentence, soft_wrap=True)
+    console.print(_proved(found))
     if found.what_if:
         console.print()
         console.print("What if a part were twice as fast, with the same program", style="bold")
@@ -220,6 +221,16 @@ def _totals(found: MappingExplanation) -> Table:
     table.add_row("", _time(bounds.products), f"products alone, spread evenly over {bounds.cores:,} cores")
     table.add_row("", _time(bounds.port), "loads and stores at the port of global memory")
     return table
+
+
+def _proved(found: MappingExplanation) -> str:
+    """Returns a sentence or two on the bound of every mapping, and on what it leaves out."""
+    proved = found.proved
+    if proved.unknown:
+        return f"{proved.unknown[0].upper()}{proved.unknown[1:]}."
+    share = f" That is {proved.bound_ns / found.interval_ns:.0%} of this one's."
+    left_out = f" {_time(proved.left_out_ns)} of {_time(proved.program_ns)} of work are not bounded."
+    return f"{proved.why}{share}{left_out if proved.left_out_ns else ''}"
 
 
 def _what_if(found: MappingExplanation) -> Table:
