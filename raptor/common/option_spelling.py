@@ -18,6 +18,7 @@ _FLAGS = {
     "inputs": "--input",
     "knobs": "--knob",
     "layers": "--layer",
+    "power_file": "--power",
     "shapes": "--shape",
     "stream_format": "--format",
     "trace_file": "--trace",

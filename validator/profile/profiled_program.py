@@ -125,8 +125,8 @@ def estimate_sample(read: ProfiledProgram) -> SampleEstimate | None:
     alone = energy.compute_energy(machine, counts, run.port, latency_ns)
     try:
         counting = energy.needs_counting(machine.chip.target)
-        interval_ns, shares, accesses = builtin.measure_steady_state(machine, SAMPLES, counting)
+        steady = builtin.measure_steady_state(machine, SAMPLES, counting)
     except (DeadlockError, UserError) as e:
         return SampleEstimate(builtin.ESTIMATOR, latency_ns, alone.by_part(), None, {}, SAMPLES, str(e))
-    steady = energy.compute_energy(machine, counts * shares[:, None], accesses, interval_ns)
-    return SampleEstimate(builtin.ESTIMATOR, latency_ns, alone.by_part(), interval_ns, steady.by_part(), SAMPLES, "")
+    parts = steady.compute_energy(machine, counts).by_part()
+    return SampleEstimate(builtin.ESTIMATOR, latency_ns, alone.by_part(), steady.interval_ns, parts, SAMPLES, "")

@@ -31,6 +31,12 @@ def command(
         typer.Option(min=1e-9, help="Samples a second, for the lifetime of rounds.", show_default="all that it can"),
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace (for Perfetto) to this file.")] = None,
+    power: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Write power over time, in W by part, to this CSV file.")
+    ] = None,
+    window: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Windows of power, such as 500ns or 10us.", show_default="1us")
+    ] = None,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
     engine: Annotated[
         Literal["builtin", "pimsim"], typer.Option(help="Our cycle model, or the simulator itself.")
@@ -55,35 +61,27 @@ def command(
     if engine == "builtin":
         refuse_options(context, {"pimsim"}, "only with --engine pimsim")
     else:
-        refuse_options(context, {"rate"}, "only with --engine builtin")
+        refuse_options(context, {"rate", "trace", "power", "window"}, "only with --engine builtin")
     with LiteralConsole(stderr=True).status(
         "simulating (the first run on a computer compiles the model, some 20 s) ..."
     ):
-        report = _simulate(out, arch, mode, samples, rate, trace, engine, pimsim)
+        if engine == "builtin":
+            from validator.simulate.segment_simulation import simulate_any
+
+            report = simulate_any(
+                out, arch, mode=mode, samples=samples, trace_file=trace, power_file=power, window=window, rate=rate
+            )
+        else:
+            report = _run_pimsim(out, arch, mode, samples, pimsim)
     if json is not None:
         file_access.print_or_write("--json", json, to_json(report))
     if not file_access.is_stdout(json):
         show(report, LiteralConsole(), quiet=quiet)
 
 
-def _simulate(
-    out: Path,
-    arch: str | None,
-    mode: Mode,
-    samples: int,
-    rate: float | None,
-    trace: Path | None,
-    engine: str,
-    pimsim: Path | None,
-) -> "SimulationReport":
-    if engine == "builtin":
-        from validator.simulate.segment_simulation import simulate_any
-
-        return simulate_any(out, arch, mode=mode, samples=samples, trace_file=trace, rate=rate)
+def _run_pimsim(out: Path, arch: str | None, mode: Mode, samples: int, pimsim: Path | None) -> "SimulationReport":
     if pimsim is None:
         raise UserError("--engine pimsim: say where the simulator is, with --pimsim PATH")
-    if trace is not None:
-        raise UserError("--trace needs --engine builtin")
     from validator.program.segment_list import require_one_segment
 
     require_one_segment(out, "--engine pimsim")

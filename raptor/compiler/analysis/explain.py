@@ -233,7 +233,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> MappingExplanation:
     run = cycle_model.run_cycle_model(machine)
     builtin.check_ended(machine, run)
     done = _Simulated(machine, run, compute_least_work(machine), instruction_nodes.read_provenance(program, machine))
-    interval_ns, _, _ = builtin.measure_steady_state(machine, STREAMED_SAMPLES, counting=False)
+    interval_ns = builtin.measure_steady_state(machine, STREAMED_SAMPLES, counting=False).interval_ns
     bounds = _bounds(done, report.cores_available)
     graph, mapped, arch = _read_decision(folder, manifest)
     found = tuple(_layers(done, report, _options(graph, mapped, arch)))

@@ -85,6 +85,33 @@ def compute_energy(machine: CycleModel, per_core: Floats, port: npt.NDArray[Any]
     )
 
 
+def unit_prices_pj(target: Target) -> tuple[float, ...]:
+    """Returns the energy of one use of each part, pJ, in the order of `CountColumn`."""
+    core, power, local, memory = target.core, target.core.power, target.core.memory.energy, target.memory.energy
+    step_pj = power.vector_step_pj + 2 * power.vector_read_pj + power.vector_write_pj
+    prices = {
+        CountColumn.CROSSBAR_PASSES: crossbar_pass_pj(core.xbar),
+        CountColumn.VECTOR_STEPS: step_pj,
+        CountColumn.LOCAL_READ_BEATS: local.read_pj,
+        CountColumn.LOCAL_WRITE_BEATS: local.write_pj,
+        CountColumn.GLOBAL_READ_BEATS: memory.read_pj,
+        CountColumn.GLOBAL_WRITE_BEATS: memory.write_pj,
+        CountColumn.NETWORK_PJ: 1.0,
+        CountColumn.INSTRUCTIONS: core.period_ns * power.fetch_mw,
+    }
+    return tuple(prices[column] for column in CountColumn)
+
+
+def access_powers_mw(power: CorePower) -> dict[PortColumn, float]:
+    """Returns the power of a core while it does one of the accesses that the model counts, mW; each takes a period."""
+    return {
+        PortColumn.DECODES: _decode_mw(power),
+        PortColumn.READS: power.register_read_mw,
+        PortColumn.WRITES: power.register_write_mw,
+        PortColumn.SCALARS: power.scalar_mw,
+    }
+
+
 def _registers_pj(core: Core, port: npt.NDArray[Any]) -> float:
     reads, writes = port[:, PortColumn.READS].sum(), port[:, PortColumn.WRITES].sum()
     return core.period_ns * (reads * core.power.register_read_mw + writes * core.power.register_write_mw)
