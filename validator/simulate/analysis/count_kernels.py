@@ -6,25 +6,24 @@
 
 import numpy as np
 
-from raptor.common.jit.decorators import helper, interpret_first, kernel
+from raptor.common.jit.decorators import bare_helper, bare_kernel, interpret_first
 from raptor.target.isa import Timing
 from raptor.target.opcode_tables import LENGTH, RuleColumn
 from validator.simulate.cycle.cost_kernels import count_beats, look_up_flit_cost
 from validator.simulate.cycle.state_tables import CountColumn
 
 
-@kernel
+@bare_kernel
 @interpret_first(us=lambda args: 20 * len(args[1].words), until_us=5e5)
-def add_use_counts(chip, program, first, flit_pj, rows, out) -> None:
-    """Adds the columns `Count` of each instruction to its row of `out`, `rows[pc]`."""
-    widths = np.zeros(3, np.int64)
+def add_use_counts(chip, program, first, flit_pj, rows, widths, out) -> None:
+    """Adds the columns `Count` of each instruction to its row of `out`, `rows[pc]`. `widths`: room for three numbers."""
     for c in range(first.size - 1):
         widths[:] = 0
         for pc in range(first[c], first[c + 1]):
             count_instruction(chip, program, c, first.size - 1, pc, widths, flit_pj, out[rows[pc]])
 
 
-@helper
+@bare_helper
 def count_instruction(chip, program, c, memory, pc, widths, flit_pj, row):
     """Adds the columns `Count` of instruction `pc` of core `c` to `row`.
 
@@ -55,7 +54,7 @@ def count_instruction(chip, program, c, memory, pc, widths, flit_pj, row):
         _count_transfer(chip, program, c, memory, word, flit_pj, row)
 
 
-@helper
+@bare_helper
 def _count_transfer(chip, program, c, memory, word, flit_pj, row):
     """Adds the counts of a load, store, copy or message. `memory`: place of global memory on the network."""
     rule, d = program.rules[word[0] & 255], np.int64(word[4])

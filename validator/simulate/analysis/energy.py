@@ -53,7 +53,8 @@ def count_uses_by(machine: CycleModel, rows: Ints, count: int) -> Floats:
     from validator.simulate.analysis.count_kernels import add_use_counts as add_counts  # pyright: ignore[reportUnknownVariableType]
 
     out = np.zeros((count, len(CountColumn)), np.float64)
-    add_counts(machine.numbers, make_kernel_program(machine), machine.first, machine.network.energy_table, rows, out)
+    program, flit_pj, widths = make_kernel_program(machine), machine.network.energy_table, np.zeros(3, np.int64)
+    add_counts(machine.numbers, program, machine.first, flit_pj, rows, widths, out)
     return out
 
 

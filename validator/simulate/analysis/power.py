@@ -174,6 +174,9 @@ def _place_instructions(active: ChipActivity, window_ns: float, rows: Ints, row_
         active.time_ns * 1000,
         window_ns * 1000,
         rows.astype(np.int64),
+        np.zeros(len(CountColumn)),
+        np.zeros(3, np.int64),
+        np.zeros((out.shape[0], out.shape[1] + 1)),
         out,
     )
     return PowerCurve(window_ns, active.time_ns, out)
