@@ -20,6 +20,15 @@ from validator.simulate.analysis.uncounted_power import UncountedPower
 from validator.simulate.weight_reloading import ReloadingFigures
 
 _BUSIEST = 5
+_UNCOUNTED_NAMES = {
+    "adc": "ADCs",
+    "dac": "DACs",
+    "sample_hold": "sample-and-holds",
+    "shift_adder": "shift-adders",
+    "input_buffer": "input buffers",
+    "output_buffer": "output buffers",
+    "controller": "controllers",
+}
 _LAYERS = 12
 _BEFORE_NAMES = len("critical path") + 2 + len("100.0%") + 2 + 12 + 2
 """Characters in a line of the critical path before the name: title, share, time."""
@@ -206,12 +215,12 @@ def _power_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:
 def uncounted_text(beyond: UncountedPower) -> str:
     """Writes what pimsim-nn does not count: static power of the parts in use, and its factor to the counted energy."""
     used = beyond.crossbars_in_use
-    parts = [name.replace("_", " ") for name, watts in used.parts_w.items() if watts]
+    parts = [_UNCOUNTED_NAMES[name] for name, watts in used.parts_w.items() if watts]
     times = (
         "" if beyond.times_counted is None else f" ({number_text(beyond.times_counted, 3)} times the counted energy)"
     )
     return (
-        f"{power_text(used.power_w)} static of {', '.join(parts) or 'nothing'} in use{times}; "
+        f"{power_text(used.power_w)} static of {', '.join(parts) or 'parts'} in use{times}; "
         f"{power_text(beyond.whole_chip.power_w)} on the whole chip"
     )
 

@@ -14,7 +14,13 @@ from raptor.tools.reporting.key_figure import KeyFigure
 from raptor.tools.reporting.program_facts import LayerFacts, ProgramFacts
 from validator.profile.profile_results import GLOBAL_MEMORY, Profile, SampleEstimate
 from validator.simulate.analysis.efficiency import Efficiency
-from validator.simulate.simulation_report import energy_text, number_text, time_text
+from validator.simulate.simulation_report import (
+    energy_text,
+    number_text,
+    power_text,
+    time_text,
+    uncounted_text,
+)
 
 NOT_MODELLED = (
     *NOT_MODELLED_OF_CHIPS,
@@ -93,6 +99,28 @@ def _estimates(profile: Profile) -> Iterator[KeyFigure]:
         total = sum(parts.values()) if parts else None
         note = f"{by}; {_shares(parts)}" if parts else known.no_interval
         yield KeyFigure(label, total, _maybe(total, energy_text), note, "pJ")
+    yield from _power(profile, known)
+
+
+def _power(profile: Profile, known: SampleEstimate) -> Iterator[KeyFigure]:
+    """Yields average and peak power, of one sample and when streaming, and the static power that is not counted."""
+    found = profile.power
+    when = (
+        ("", known.latency_ns, known.energy_pj, found.alone if found else None),
+        (" when streaming", known.interval_ns, known.interval_energy_pj, found.streaming if found else None),
+    )
+    for more, ns, parts, figures in when:
+        average = sum(parts.values()) / ns / 1000 if ns else None
+        yield KeyFigure(f"power average{more}", average, _maybe(average, power_text), "energy by time", "W")
+        note = "not known for segments, which have no common time"
+        if figures is not None:
+            at = time_text(float(f"{figures.peak_start_ns:.4g}"))
+            note = f"highest mean of {time_text(figures.window_ns)}, which begins at {at}"
+        peak = figures.peak_w if figures is not None else None
+        yield KeyFigure(f"power peak{more}", peak, _maybe(peak, power_text), note, "W")
+    if found is not None:
+        watts = found.uncounted.crossbars_in_use.power_w
+        yield KeyFigure("static power not counted", watts, power_text(watts), uncounted_text(found.uncounted), "W")
 
 
 def _batch_rate(known: SampleEstimate) -> KeyFigure:

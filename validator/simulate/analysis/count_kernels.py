@@ -16,7 +16,7 @@ from validator.simulate.cycle.state_tables import CountColumn
 @bare_kernel
 @interpret_first(us=lambda args: 20 * len(args[1].words), until_us=5e5)
 def add_use_counts(chip, program, first, flit_pj, rows, widths, out) -> None:
-    """Adds the columns `Count` of each instruction to its row of `out`, `rows[pc]`. `widths`: room for three numbers."""
+    """Adds the columns `Count` of each instruction to row `rows[pc]` of `out`. `widths`: room for three numbers."""
     for c in range(first.size - 1):
         widths[:] = 0
         for pc in range(first[c], first[c + 1]):
