@@ -11,6 +11,7 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 from raptor.common.options import arguments
 from raptor.target.arch import Target
+from raptor.target.arch.chip_area import compute_area
 from validator.options import FEWEST_ROUNDS, MODE, MOST_ROUNDS, Mode
 from validator.program.network_table import MeshTable
 from validator.program.pimsim_program import RawProgram, read_program
@@ -103,6 +104,8 @@ def simulate(
             chip.target, xbars, int(np.count_nonzero(np.diff(machine.first))), found.time_ns, found.used.total
         ),
     )
+    area = compute_area(chip.target)
+    report = replace(report, area=area, area_mm2=area.area_mm2)
     report = add_rates(report, found.time_ns, read_macs(program), curve)
     seconds = {"load": loaded - begin, "run": ran - loaded, "explain": perf_counter() - ran}
     return replace(report, seconds=seconds)

@@ -90,7 +90,7 @@ def _in_rounds(
     sums = replace(_together(str(path), alone, note), mode=mode, xbars_used=max(r.xbars_used for r in alone))
     report = add_reloading(sums, found, parts_of(found, alone, many))
     uncounted = join_uncounted_power([r.beyond_pimsim for r in alone], max, found.sample_ns, report.energy_pj)
-    report = replace(add_rates(report, found.sample_ns, report.macs), beyond_pimsim=uncounted)
+    report = add_rates(replace(report, beyond_pimsim=uncounted), found.sample_ns, report.macs)
     unknown = f"device {found.device}: the energy of writing is not known, and in no figure"
     return replace(report, warnings=(*report.warnings, *([unknown] if found.sample_pj is None else ())))
 

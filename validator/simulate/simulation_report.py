@@ -11,8 +11,9 @@ from rich.table import Table
 from raptor.common.files.schema_types import WallTimes
 from raptor.common.terminal.abbreviation import abbreviate_names
 from raptor.common.terminal.console import LiteralConsole
+from raptor.target.arch.chip_area import AreaFigures, format_area
 from validator.options import Mode
-from validator.simulate.analysis.efficiency import Efficiency
+from validator.simulate.analysis.efficiency import OPS_PER_MAC, Efficiency
 from validator.simulate.analysis.link_use import MOST_LINK_SHARE, LinkUse
 from validator.simulate.analysis.mesh_use import MeshUse
 from validator.simulate.analysis.power import PowerCurve, find_power_figures
@@ -68,7 +69,8 @@ class SimulationReport:
     0.7, times are lower bounds, as the simulator has no contention. `mesh_links`: links of the mesh.
     `power_average_w`: energy of a sample divided by its time, in the mode simulated. `power_peak_w`: highest mean power
     in a window of `power_window_ns`, which begins at `power_peak_start_ns`; null where it is not known (segments that
-    work at the same time, rounds, pimsim-nn itself). `beyond_pimsim`: static power that the simulator does not count.
+    work at the same time, rounds, pimsim-nn itself). `beyond_pimsim`: static power that the simulator does not count;
+    `tops_per_w_with_uncounted` has that of the crossbars in use. `area`: the whole chip; `tops_per_mm2`: `tops` by it.
     """
 
     program: str
@@ -100,6 +102,10 @@ class SimulationReport:
     power_peak_start_ns: float | None = None
     power_window_ns: float | None = None
     beyond_pimsim: UncountedPower | None = None
+    tops_per_w_with_uncounted: float | None = None
+    area_mm2: float | None = None
+    tops_per_mm2: float | None = None
+    area: AreaFigures | None = None
 
     @property
     def crowded_links(self) -> tuple[LinkUse, ...]:
@@ -123,11 +129,19 @@ def add_rates(
         tops=effective.tops if effective else None,
         tops_per_w=effective.tops_per_w if effective else None,
         pj_per_mac=effective.pj_per_mac if effective else None,
+        tops_per_w_with_uncounted=_efficiency_with(report.beyond_pimsim, macs, energy_pj),
+        tops_per_mm2=effective.tops / report.area_mm2 if effective and report.area_mm2 else None,
         power_average_w=energy_pj / time_ns / 1000 if time_ns > 0 else None,
         power_peak_w=power.peak_w if power else None,
         power_peak_start_ns=power.peak_start_ns if power else None,
         power_window_ns=power.window_ns if power else None,
     )
+
+
+def _efficiency_with(beyond: UncountedPower | None, macs: int | None, energy_pj: float) -> float | None:
+    """Returns TOPS/W with the static power of the crossbars in use that the simulator does not count."""
+    total_pj = energy_pj + (beyond.crossbars_in_use.energy_pj if beyond else 0.0)
+    return OPS_PER_MAC * macs / total_pj if beyond and macs and energy_pj else None
 
 
 def to_json(report: SimulationReport) -> bytes:
@@ -175,11 +189,7 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
         rows.append(("throughput", f"{most}{rate} samples/s, one each {time_text(report.interval_ns)}"))
     if report.energy_pj is not None:
         rows.append(("energy", f"{energy_text(report.energy_pj)} a sample{_parts(report.energy_parts_pj)}"))
-    rows += _power_rows(report)
-    if report.tops is not None and report.tops_per_w is not None and report.pj_per_mac is not None:
-        figures = (number_text(value, 4) for value in (report.tops, report.tops_per_w, report.pj_per_mac))
-        shown = "{} TOPS, {} TOPS/W, {} pJ a MAC".format(*figures)
-        rows.append(("effective", f"{shown}  ({report.macs:,} MACs, 2 operations each)"))
+    rows += [*_power_rows(report), *_efficiency_rows(report)]
     if report.reloading is not None:
         rows += _reloading_rows(report.reloading)
     rows += _link_rows(report)
@@ -210,6 +220,20 @@ def _power_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:
     beyond = report.beyond_pimsim
     if beyond is not None and beyond.whole_chip.power_w:
         yield "not counted", uncounted_text(beyond)
+
+
+def _efficiency_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:
+    """Yields rate and energy of operations, and the area of the chip."""
+    if report.tops is not None and report.tops_per_w is not None and report.pj_per_mac is not None:
+        figures = (number_text(value, 4) for value in (report.tops, report.tops_per_w, report.pj_per_mac))
+        shown = "{} TOPS, {} TOPS/W, {} pJ a MAC".format(*figures)
+        yield "effective", f"{shown}  ({report.macs:,} MACs, 2 operations each)"
+        with_it = report.tops_per_w_with_uncounted
+        if with_it is not None and with_it != report.tops_per_w:
+            yield "", f"{number_text(with_it, 4)} TOPS/W with the static power that is not counted"
+    if report.area is not None:
+        rate = "" if report.tops_per_mm2 is None else f"; {number_text(report.tops_per_mm2, 3)} TOPS/mm2"
+        yield "area", f"{format_area(report.area)}{rate}"
 
 
 def uncounted_text(beyond: UncountedPower) -> str:

@@ -51,6 +51,8 @@ PRESET_SOURCES: dict[str, PresetSource] = {
             "Shafiee et al., ISAAC, ISCA 2016, table of components, second-hand: 100 ns a read, ADC 16 mW for 8, "
             "arrays 2.4 mW for 8, DACs 4 mW for 1024, shift-and-add 0.2 mW for 4, eDRAM 64 kB of 20.7 mW, "
             "output register 0.23 mW",
+            "power of a DAC: 128 times the paper's, which is for the 100 ns of a read; the simulator multiplies it by "
+            "the 0.78125 ns of dac_latency_cycle",
         ),
         (
             "power of sample-and-hold",

@@ -21,6 +21,7 @@ from raptor.target.arch import (
     ChipDescription,
     Target,
 )
+from raptor.target.arch.chip_area import format_area
 from raptor.target.arch.pimsim_schema import ArchFile, field_model
 from raptor.target.device_file import device_presets, load_device
 from validator.simulate.simulation_report import energy_text, time_text
@@ -124,6 +125,15 @@ def format_chip_figures(found: ChipFigures) -> Iterator[tuple[str, str]]:
     if peak.crossbars.tops_per_w is None:
         yield "TOPS/W", "not known: the file has no power of crossbars and converters"
     yield "static power", f"{found.static_mw:,.6g} mW, cores and global memory, as far as it is counted"
+    if found.uncounted_static_mw:
+        rate = found.tops_per_w_with_uncounted
+        with_it = "" if rate is None else f"; with it {rate:,.4g} TOPS/W"
+        yield "", f"{found.uncounted_static_mw:,.6g} mW more of converters and buffers is not counted{with_it}"
+    per_area = "" if found.tops_per_mm2 is None else f"; {found.tops_per_mm2:,.3g} TOPS/mm2 of {found.bits} bits"
+    yield "area", f"{format_area(found.area)}{per_area}"
+    largest = sorted(found.area.parts_mm2.items(), key=lambda part: -part[1])
+    if len(largest) > 1:
+        yield "", ", ".join(f"{name} {mm2:.3g}" for name, mm2 in largest[:6])
     for k, what in enumerate(found.not_modelled):
         yield "not modelled" if k == 0 else "", what
 

@@ -9,6 +9,7 @@ from raptor.compiler.analysis.peak_figures import NOT_MODELLED as NOT_MODELLED_O
 from raptor.compiler.analysis.peak_figures import WRITING
 from raptor.output import files
 from raptor.target.arch import Target
+from raptor.target.arch.chip_area import compute_area, format_area
 from raptor.tools.reporting import number_texts, rounds_section
 from raptor.tools.reporting.key_figure import KeyFigure
 from raptor.tools.reporting.program_facts import LayerFacts, ProgramFacts
@@ -42,7 +43,27 @@ def list_key_figures(facts: ProgramFacts) -> list[KeyFigure]:
     """
     profile = facts.profile
     reloaded = rounds_section.list_round_figures(profile.reloading) if profile.reloading else ()
-    return [*_estimates(profile), *reloaded, *_efficiency(facts), *_resources(facts), *_traffic(profile)]
+    return [
+        *_estimates(profile),
+        *reloaded,
+        *_efficiency(facts),
+        *_area(facts),
+        *_resources(facts),
+        *_traffic(profile),
+    ]
+
+
+def _area(facts: ProgramFacts) -> Iterator[KeyFigure]:
+    """Yields the area of the chip, and the effective rate by it when samples are streamed."""
+    chip, known = facts.profile.chip, facts.profile.estimate
+    area = compute_area(chip) if chip else None
+    mm2 = area.area_mm2 if area else None
+    note = format_area(area) if area else "there is no architecture"
+    yield KeyFigure("area", mm2, _maybe(mm2, lambda value: f"{value:.3g} mm2"), note, "mm2")
+    macs = facts.report.macs if facts.report else None
+    rate = Efficiency.compute(macs, known.interval_ns, sum(known.interval_energy_pj.values())) if known else None
+    value = rate.tops / mm2 if rate and mm2 else None
+    yield KeyFigure("TOPS/mm2", value, _maybe(value, _four_digits), "effective TOPS of the whole chip, when streaming")
 
 
 def _resources(facts: ProgramFacts) -> Iterator[KeyFigure]:
