@@ -74,7 +74,7 @@ def compute_area(target: "Target") -> AreaFigures:
     table = target.area
     if table is None:
         return _unknown(None, ("the architecture file has no areas",))
-    missing = (*_list_differences(table, target), *(part.name for part in table.parts if part.um2 is None))
+    missing = (*list_differences(table, target), *(part.name for part in table.parts if part.um2 is None))
     if missing or not table.parts:
         return _unknown(table.node_nm, missing or ("the table of areas has no parts",))
     counts = {
@@ -101,7 +101,7 @@ def _unknown(node_nm: float | None, unknown: tuple[str, ...]) -> AreaFigures:
     return AreaFigures(node_nm, None, None, None, None, {}, {}, unknown)
 
 
-def _list_differences(table: AreaTable, target: "Target") -> tuple[str, ...]:
+def list_differences(table: AreaTable, target: "Target") -> tuple[str, ...]:
     """Returns the sizes in which the chip differs from the chip of the table."""
     converters = target.core.xbar.converters
     sizes = (

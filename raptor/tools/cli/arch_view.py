@@ -1,6 +1,6 @@
 """Prints and writes architectures for `raptor arch`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +14,7 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.terminal.console import LiteralConsole
 from raptor.compiler.analysis.peak_figures import ChipFigures, CrossbarProduct, PeakRate, compute_chip_figures
+from raptor.output.files import ARCH, DEVICE
 from raptor.target import arch as architectures
 from raptor.target.arch import (
     NETWORK_FILE,
@@ -21,8 +22,11 @@ from raptor.target.arch import (
     ChipDescription,
     Target,
 )
-from raptor.target.arch.chip_area import format_area
-from raptor.target.arch.pimsim_schema import ArchFile, field_model
+from raptor.target.arch.chip_area import AreaTable, format_area
+from raptor.target.arch.pimsim_schema import ArchFile, AreaConfig, field_model
+from raptor.target.components.build_chip import build_chip
+from raptor.target.components.chip_device import make_device
+from raptor.target.components.component_file import read_component_file
 from raptor.target.device_file import device_presets, load_device
 from validator.simulate.simulation_report import energy_text, time_text
 
@@ -69,10 +73,25 @@ def show_architecture(name: str, *, json: bool, bits: int = 8) -> None:
     _add_fields(table, description.file, "")
     console.print()
     console.print(table)
+    if chip.area is not None:
+        console.print(_area_table(chip.area))
+        for line in dict.fromkeys(part.source for part in chip.area.parts):
+            console.print(f"area: {line}", soft_wrap=True)
     if source := PRESET_SOURCES.get(name):
         for title, lines in (("", (source.summary,)), ("source: ", source.source), ("not known: ", source.unknown)):
             for line in lines:
                 console.print(f"{title}{line}", soft_wrap=True)
+
+
+def _area_table(area: AreaTable) -> Table:
+    """Returns a table of the areas of one part each."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("part", "count", "um2 of one", "from", "to", "kind"):
+        table.add_column(column, justify="left" if column in ("part", "kind") else "right", no_wrap=True)
+    for part in area.parts:
+        sizes = ("not known" if um2 is None else f"{um2:,.4g}" for um2 in (part.um2, part.low_um2, part.high_um2))
+        table.add_row(part.name, f"{part.count:g} a {part.level}", *sizes, part.kind)
+    return table
 
 
 def show_figures(found: ChipFigures, console: LiteralConsole) -> None:
@@ -229,6 +248,36 @@ def write_architecture(chip: ChipDescription, output: Path, *, force: bool = Fal
     return target, table
 
 
+def write_components(source: str, changes: Sequence[str], folder: Path, *, force: bool = False) -> list[str]:
+    """Writes the chip of a component file to a folder: architecture, network table and device. Returns a description.
+
+    Raises `UserError` for a file that is wrong, and for files in the folder that would be replaced without `force`.
+    """
+    parts = read_component_file(source, changes)
+    chip, device = build_chip(parts), make_device(parts)
+    target = architectures.make_target(chip)
+    device_file = folder / DEVICE
+    if device is not None and device_file.exists() and not force:
+        raise UserError(f"{device_file}: exists; choose another folder with -o, or replace it with --force")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"-o {folder}: not a folder")
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as e:
+        raise UserError(f"-o {folder}: cannot be written: {e.strerror or e}") from e
+    _, table = write_architecture(chip, folder / ARCH, force=force)
+    names = [ARCH, table.name]
+    if device is not None:
+        file_access.write_atomic("-o", device_file, file_access.model_to_json(device))
+        names.append(DEVICE)
+    found = compute_chip_figures(target)
+    return [
+        f"{folder}: {', '.join(names)}: {target.core_count} cores, {target.xbars_per_core} crossbars a core",
+        f"a product takes {time_text(_short(found.product.time_ns))}, {_energy(found.product.energy_pj)}",
+        f"area {format_area(found.area)}",
+    ]
+
+
 def _with_table(file: ArchFile, name: str) -> ArchFile:
     """Returns the file with `name` as the path of its network table."""
     network = file.chip_config.network_config.model_copy(update={"net_config_file_path": name})
@@ -254,4 +303,6 @@ def _add_fields(table: Table, value: BaseModel, indent: str) -> None:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, AreaConfig):
+        return f"{len(value.parts)} parts"
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)  # pyright: ignore[reportUnknownArgumentType]
