@@ -26,6 +26,7 @@ from validator.simulate.analysis.power import (
     MOST_WINDOWS,
     ChipActivity,
     PowerCurve,
+    find_power_figures,
     make_curve_by_part,
     make_sample_activity,
     make_total_curve,
@@ -170,6 +171,22 @@ def estimate_program(raw: RawProgram, target: Target, samples: int) -> tuple[flo
         return latency_ns, latency_ns, energy.compute_energy(machine, counts, run.port, latency_ns).total
     steady = measure_steady_state(machine, samples, counting)
     return latency_ns, steady.interval_ns, steady.compute_energy(machine, counts).total
+
+
+def estimate_peak_w(raw: RawProgram, target: Target) -> float:
+    """Returns the highest mean power in a window of `DEFAULT_WINDOW_NS`, W, of one sample of a program in memory.
+
+    Raises as `check_ended` does.
+    """
+    table = MeshTable(target) if target.table is None else target.table
+    machine = cycle_model.build_cycle_model(raw, simulated_chip.SimulatedChip(target, table, "", ()))
+    run = cycle_model.run_cycle_model(machine, counting=energy.needs_counting(target))
+    check_ended(machine, run)
+    active = make_sample_activity(machine, run)
+    if not active.time_ns:
+        return 0.0
+    curve = make_total_curve(active, widen_window(active.time_ns, DEFAULT_WINDOW_NS, MOST_WINDOWS))
+    return find_power_figures(curve, float(curve.energy_pj.sum())).peak_w
 
 
 def check_ended(machine: CycleModel, run: CycleRun) -> None:

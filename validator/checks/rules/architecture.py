@@ -146,10 +146,9 @@ def arch_dac_energy(subject: CheckSubject) -> Iterator[RuleHit]:
     WARNING,
     TOPIC,
     "ADC energy that does not follow from its bits",
-    effect="the simulator takes the power and ignores adc_resolution; converters of these bits and this rate take "
-    "another energy",
-    advice="look at matrix_config.adc_dynamic_power, adc_latency_cycle and adc_resolution (raptor arch new --components "
-    "makes them agree)",
+    effect="the simulator takes the power and ignores adc_resolution; such ADCs take another energy",
+    advice="look at matrix_config.adc_dynamic_power, adc_latency_cycle and adc_resolution; raptor arch new "
+    "--components makes them agree",
 )
 def arch_adc_energy(subject: CheckSubject) -> Iterator[RuleHit]:
     """Compares with a regression over published converters; 90 % of them take 0.16 to 47 times its energy."""

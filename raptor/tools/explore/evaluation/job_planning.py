@@ -46,7 +46,8 @@ def make_job(study: Study, model: StudyModel, point: Mapping[str, Any]) -> Evalu
     options = merge_options(study.file.options, {} if is_fixed else point)
     options |= {name: resolve_file(study.folder, options[name]) for name in FILE_OPTIONS if name in options}
     measuring = _measuring(study, model, point)
-    return EvaluationJob(str(model.path), options, study.requires("steady"), fields if is_fixed else None, measuring)
+    only = fields if is_fixed else None
+    return EvaluationJob(str(model.path), options, study.requires("steady"), only, measuring, study.requires("power"))
 
 
 def _measuring(study: Study, model: StudyModel, point: Mapping[str, Any]) -> AccuracyTask | None:
@@ -63,6 +64,8 @@ def _measuring(study: Study, model: StudyModel, point: Mapping[str, Any]) -> Acc
 def _digest(model: StudyModel, job: EvaluationJob) -> str:
     """Returns the key of a result: the SHA-256 of everything it depends on, including contents of files."""
     parts: list[Any] = [RESULTS_VERSION, model.sha256, job.options, job.is_steady, job.fields]
+    if job.needs_power:
+        parts.append("power")
     named = [job.options.get(name) for name in FILE_OPTIONS]
     if job.accuracy is not None and model.data is not None:
         parts.append(msgspec.to_builtins(job.accuracy) | {"data": model.data.sha256})
