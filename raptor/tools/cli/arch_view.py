@@ -14,7 +14,6 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.terminal.console import LiteralConsole
 from raptor.compiler.analysis.peak_figures import ChipFigures, CrossbarProduct, PeakRate, compute_chip_figures
-from raptor.output.files import ARCH, DEVICE
 from raptor.target import arch as architectures
 from raptor.target.arch import (
     NETWORK_FILE,
@@ -24,8 +23,7 @@ from raptor.target.arch import (
 )
 from raptor.target.arch.chip_area import AreaTable, format_area
 from raptor.target.arch.pimsim_schema import ArchFile, AreaConfig, field_model
-from raptor.target.components.build_chip import build_chip
-from raptor.target.components.chip_device import make_device
+from raptor.target.components.chip_folder import write_chip_folder
 from raptor.target.components.component_file import read_component_file
 from raptor.target.device_file import device_presets, load_device
 from validator.simulate.simulation_report import energy_text, time_text
@@ -254,22 +252,7 @@ def write_components(source: str, changes: Sequence[str], folder: Path, *, force
     Raises `UserError` for a file that is wrong, and for files in the folder that would be replaced without `force`.
     """
     parts = read_component_file(source, changes)
-    chip, device = build_chip(parts), make_device(parts)
-    target = architectures.make_target(chip)
-    device_file = folder / DEVICE
-    if device is not None and device_file.exists() and not force:
-        raise UserError(f"{device_file}: exists; choose another folder with -o, or replace it with --force")
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"-o {folder}: not a folder")
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as e:
-        raise UserError(f"-o {folder}: cannot be written: {e.strerror or e}") from e
-    _, table = write_architecture(chip, folder / ARCH, force=force)
-    names = [ARCH, table.name]
-    if device is not None:
-        file_access.write_atomic("-o", device_file, file_access.model_to_json(device))
-        names.append(DEVICE)
+    target, names = write_chip_folder(parts, folder, force=force)
     found = compute_chip_figures(target)
     return [
         f"{folder}: {', '.join(names)}: {target.core_count} cores, {target.xbars_per_core} crossbars a core",

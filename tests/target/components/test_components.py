@@ -202,7 +202,7 @@ def test_bits_cost_energy_time_and_area_together():
 def test_the_files_of_a_folder_agree(tmp_path: Path):
     folder = tmp_path / "chip"
     write_components("example", ["chip.cores=16"], folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["arch.json", "arch.network.json", "device.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["arch.json", "device.json", "network.json"]
     assert load_device(folder / "device.json").read_out.adc is not None
     assert not check_chip(read_chip(folder / "arch.json"))
     program = raptor.compile(models.build("mlp3", seed=0), arch=folder / "arch.json").save(tmp_path / "out")

@@ -44,7 +44,7 @@ class EvaluationJob(msgspec.Struct, frozen=True):
 
     `is_steady`: also simulate several samples in steady state. `fields`: with a fixed mapping, the fields of the
     architecture in which the simulated chip differs from the chip of the compilation. `needs_power`: also measure the
-    peak power.
+    peak power. `problem`: reason why there is no chip to compile for, or empty.
     """
 
     model: str
@@ -53,6 +53,7 @@ class EvaluationJob(msgspec.Struct, frozen=True):
     fields: dict[str, Any] | None = None
     accuracy: AccuracyTask | None = None
     needs_power: bool = False
+    problem: str = ""
 
 
 class EvaluationRecord(msgspec.Struct, frozen=True):
@@ -79,6 +80,8 @@ def evaluate_job(job: EvaluationJob) -> EvaluationRecord:
 
 
 def _evaluated(job: EvaluationJob) -> EvaluationRecord:
+    if job.problem:
+        return EvaluationRecord("infeasible", {}, job.problem[:_LONGEST])
     try:
         return EvaluationRecord("ok", _figures(job))
     except CapacityError as e:
