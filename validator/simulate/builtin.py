@@ -82,7 +82,6 @@ def simulate(
     curve = _write_power(found.active, power_file, window_ns)
     if trace_file is not None:
         chrome_trace.write_chrome_trace(trace_file, machine, found.run, of, window_ns)
-    xbars, mesh = int(machine.xbars.sum()), measure_mesh_use(machine, found.active.weights, found.time_ns)
     report = SimulationReport(
         program=str(program),
         estimator=ESTIMATOR,
@@ -94,22 +93,31 @@ def simulate(
         energy_parts_pj=found.used.by_part(),
         instructions=raw.instruction_count,
         cores=measure_core_uses(machine, found.run, found.counts, found.latency_ns),
-        xbars_used=xbars,
+        xbars_used=int(machine.xbars.sum()),
         xbars_available=chip.target.core_count * chip.target.xbars_per_core,
         critical_path_by="node" if of.has_nodes else "instruction",
         critical_path_ns={name: ps / 1000 for name, ps in instruction_nodes.sum_by_node(machine, of, credit).items()},
-        warnings=(*machine.warnings, *([mesh.warning] if mesh and mesh.warning else ())),
+        warnings=machine.warnings,
         links=measure_link_use(machine, chip.target, found.time_ns),
-        mesh_links=mesh,
-        beyond_pimsim=compute_uncounted_power(
-            chip.target, xbars, int(np.count_nonzero(np.diff(machine.first))), found.time_ns, found.used.total
-        ),
     )
-    area = compute_area(chip.target)
-    report = replace(report, area=area, area_mm2=area.area_mm2)
-    report = add_rates(report, found.time_ns, read_macs(program), curve)
+    report = add_rates(_with_chip(report, machine, found), found.time_ns, read_macs(program), curve)
     seconds = {"load": loaded - begin, "run": ran - loaded, "explain": perf_counter() - ran}
     return replace(report, seconds=seconds)
+
+
+def _with_chip(report: SimulationReport, machine: CycleModel, found: "_Measured") -> SimulationReport:
+    """Returns the report with accounts beside the simulator: links of the mesh, uncounted power, area."""
+    target, cores = machine.chip.target, int(np.count_nonzero(np.diff(machine.first)))
+    mesh, area = measure_mesh_use(machine, found.active.weights, found.time_ns), compute_area(target)
+    uncounted = compute_uncounted_power(target, report.xbars_used, cores, found.time_ns, found.used.total)
+    return replace(
+        report,
+        mesh_links=mesh,
+        warnings=(*report.warnings, *([mesh.warning] if mesh and mesh.warning else ())),
+        beyond_pimsim=uncounted,
+        area=area,
+        area_mm2=area.area_mm2,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,7 +1,8 @@
 """Command `raptor simulate OUT`."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -52,31 +53,44 @@ def command(
 
     Example: raptor simulate out --trace trace.json
     """
-    from raptor.common.files import file_access
-    from raptor.common.terminal.console import LiteralConsole
-    from validator.simulate.simulation_report import show, to_json
-
     if mode == "latency":
         refuse_options(context, {"samples"}, "only with --mode throughput")
     if engine == "builtin":
         refuse_options(context, {"pimsim"}, "only with --engine pimsim")
     else:
         refuse_options(context, {"rate", "trace", "power", "window"}, "only with --engine builtin")
-    with LiteralConsole(stderr=True).status(
-        "simulating (the first run on a computer compiles the model, some 20 s) ..."
-    ):
-        if engine == "builtin":
-            from validator.simulate.segment_simulation import simulate_any
+    files = {"trace_file": trace, "power_file": power}
+    report = _simulate(out, arch, mode, samples, {"window": window, "rate": rate, **files}, engine, pimsim)
+    from raptor.common.files import file_access
+    from raptor.common.terminal.console import LiteralConsole
+    from validator.simulate.simulation_report import show, to_json
 
-            report = simulate_any(
-                out, arch, mode=mode, samples=samples, trace_file=trace, power_file=power, window=window, rate=rate
-            )
-        else:
-            report = _run_pimsim(out, arch, mode, samples, pimsim)
     if json is not None:
         file_access.print_or_write("--json", json, to_json(report))
     if not file_access.is_stdout(json):
         show(report, LiteralConsole(), quiet=quiet)
+
+
+def _simulate(
+    out: Path,
+    arch: str | None,
+    mode: Mode,
+    samples: int,
+    options: Mapping[str, Any],
+    engine: str,
+    pimsim: Path | None,
+) -> "SimulationReport":
+    """Runs an engine, with a spinner. `options`: those that only the built-in engine has."""
+    from raptor.common.terminal.console import LiteralConsole
+
+    with LiteralConsole(stderr=True).status(
+        "simulating (the first run on a computer compiles the model, some 20 s) ..."
+    ):
+        if engine != "builtin":
+            return _run_pimsim(out, arch, mode, samples, pimsim)
+        from validator.simulate.segment_simulation import simulate_any
+
+        return simulate_any(out, arch, mode=mode, samples=samples, **options)
 
 
 def _run_pimsim(out: Path, arch: str | None, mode: Mode, samples: int, pimsim: Path | None) -> "SimulationReport":

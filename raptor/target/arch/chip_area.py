@@ -1,4 +1,4 @@
-"""Area of a chip: a table of its parts, each with a source, and sums that keep the worst kind of evidence.
+"""Area of a chip: sums over the table of its parts that keep the worst kind of evidence.
 
 Areas are of silicon as far as a source is known: wiring, pads, clock trees and white space are in no sum unless a part
 says so. Unknown areas stay unknown (None), and are never counted as 0.
@@ -6,49 +6,11 @@ says so. Unknown areas stay unknown (None), and are never counted as 0.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
 
-if TYPE_CHECKING:
-    from raptor.target.arch.target import Target
+from raptor.target.arch.area_table import KINDS, AreaKind, AreaTable
+from raptor.target.arch.target import Target
 
-AreaKind = Literal["MEASURED", "PUBLISHED", "MODELLED", "ASSUMED"]
-AreaLevel = Literal["crossbar", "core", "chip"]
-KINDS: tuple[AreaKind, ...] = get_args(AreaKind)
-"""Kinds of evidence, best first: silicon, the model of a paper, the model of a tool, nothing that can be looked up."""
 _UM2_PER_MM2 = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class AreaPart:
-    """A part of the chip. `count`: how many there are in each crossbar, core or chip (`level`); shared parts below 1.
-
-    `um2`: area of one; None if it is not known. `low_um2`, `high_um2`: range in which it lies. `source`: citation.
-    """
-
-    name: str
-    level: AreaLevel
-    count: float
-    um2: float | None
-    low_um2: float | None
-    high_um2: float | None
-    kind: AreaKind
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class AreaTable:
-    """The parts of a chip, and the sizes for which they hold; None for any.
-
-    `node_nm`: process node.
-    """
-
-    node_nm: float
-    cores: int | None
-    xbars_per_core: int | None
-    xbar_size: tuple[int, int] | None
-    adc_count: int | None
-    adc_bits: int | None
-    parts: tuple[AreaPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +31,7 @@ class AreaFigures:
     unknown: tuple[str, ...]
 
 
-def compute_area(target: "Target") -> AreaFigures:
+def compute_area(target: Target) -> AreaFigures:
     """Adds up the area of the chip."""
     table = target.area
     if table is None:
@@ -101,7 +63,7 @@ def _unknown(node_nm: float | None, unknown: tuple[str, ...]) -> AreaFigures:
     return AreaFigures(node_nm, None, None, None, None, {}, {}, unknown)
 
 
-def list_differences(table: AreaTable, target: "Target") -> tuple[str, ...]:
+def list_differences(table: AreaTable, target: Target) -> tuple[str, ...]:
     """Returns the sizes in which the chip differs from the chip of the table."""
     converters = target.core.xbar.converters
     sizes = (

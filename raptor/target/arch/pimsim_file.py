@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from raptor.common.errors import UserError
 from raptor.common.files import file_access
-from raptor.target.arch.chip_area import AreaPart, AreaTable
+from raptor.target.arch.area_table import AreaPart, AreaTable
 from raptor.target.arch.flit_cost_table import FlitCostTable
 from raptor.target.arch.pimsim_schema import (
     ARCH_LIMIT_BYTES,

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from raptor.common.files.schema_types import is_none
-from raptor.target.arch.chip_area import AreaKind, AreaLevel
+from raptor.target.arch.area_table import AreaKind, AreaLevel
 
 GLOBAL_MEMORY_ID = -10
 NETWORK_FILE = "network.json"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
-from raptor.target.arch.chip_area import AreaTable
+from raptor.target.arch.area_table import AreaTable
 from raptor.target.arch.flit_cost_table import FlitCostTable
 from raptor.target.arch.pimsim_schema import Interface
 from raptor.target.chip_elements import ElementType, bytes_of

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import orjson
 
 from raptor.common.errors import UserError
+from raptor.target.arch import GLOBAL_MEMORY_ID, NETWORK_FILE
 from raptor.target.arch.flit_cost import mesh_layout
 from raptor.target.arch.flit_cost_table import FlitCostTable
 from raptor.target.arch.parse_file import parse_arch
 from raptor.target.arch.pimsim_file import ChipDescription
-from raptor.target.arch.pimsim_schema import GLOBAL_MEMORY_ID, NETWORK_FILE
 from raptor.target.components.adc_model import estimate_adc
 from raptor.target.components.component_file import ChipPart, ComponentFile, MemoryPart, PeripheryPart
 

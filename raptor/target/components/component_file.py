@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from raptor.common.errors import UserError
 from raptor.common.files.file_access import read_bytes
-from raptor.target.arch.chip_area import AreaKind
+from raptor.target.arch.area_table import AreaKind
 from raptor.target.arch.flit_cost import MOST_CORES
 
 LIMIT_BYTES = 2**16
@@ -25,11 +25,11 @@ Um2 = Annotated[float, Field(ge=0, le=1e12)]
 Cite = Annotated[str, Field(min_length=1, max_length=400)]
 
 
-class _Schema(BaseModel):
+class _ComponentTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class ChipPart(_Schema):
+class ChipPart(_ComponentTable):
     """Static power and area of one part. Without `um2` the area is not known, and the chip's neither."""
 
     static_mw: Mw = Field(0.0, description="static power of one part")
@@ -40,7 +40,7 @@ class ChipPart(_Schema):
     cite: Cite | None = Field(None, description="source of the numbers; needed for every kind but ASSUMED")
 
 
-class ChipSizes(_Schema):
+class ChipSizes(_ComponentTable):
     """The chip and its clock."""
 
     cores: Annotated[int, Field(ge=1, le=MOST_CORES)] = Field(description="cores")
@@ -59,7 +59,7 @@ class CrossbarPart(ChipPart):
     read_pj: Pj = Field(description="energy of one read of the array")
 
 
-class ConverterTiming(_Schema):
+class ConverterTiming(_ComponentTable):
     """Time steps of a crossbar's periphery. Times of converters and digital parts are whole numbers of periods."""
 
     period_ns: Ns | None = Field(None, description="left out: the time of a conversion")
@@ -130,13 +130,13 @@ class RouterPart(ChipPart):
     memory_ns: Ns | None = Field(None, description="time of a flit to global memory; left out: `ns` of two routers")
 
 
-class DevicePart(_Schema):
+class DevicePart(_ComponentTable):
     """The cells, for accuracies: a device file or preset, whose bits follow this file."""
 
     preset: str = Field(description="preset of raptor arch device")
 
 
-class ComponentFile(_Schema):
+class ComponentFile(_ComponentTable):
     """A chip as a list of its components."""
 
     version: Literal[1] = 1

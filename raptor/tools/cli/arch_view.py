@@ -21,7 +21,8 @@ from raptor.target.arch import (
     ChipDescription,
     Target,
 )
-from raptor.target.arch.chip_area import AreaTable, format_area
+from raptor.target.arch.area_table import AreaTable
+from raptor.target.arch.chip_area import format_area
 from raptor.target.arch.pimsim_schema import ArchFile, AreaConfig, field_model
 from raptor.target.components.chip_folder import write_chip_folder
 from raptor.target.components.component_file import read_component_file

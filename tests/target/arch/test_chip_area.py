@@ -13,7 +13,8 @@ from raptor.common.errors import UserError
 from raptor.compiler.analysis.peak_figures import compute_chip_figures, compute_product
 from raptor.target import arch as architectures
 from raptor.target.arch import PRESET_SOURCES, Target
-from raptor.target.arch.chip_area import KINDS, AreaPart, compute_area, format_area
+from raptor.target.arch.area_table import KINDS, AreaPart
+from raptor.target.arch.chip_area import compute_area, format_area
 from validator.simulate import builtin
 
 TABLES = ("isaac", "pimcomp", "puma")
@@ -123,7 +124,7 @@ def test_areas_are_for_one_chip(name: str, change: dict[str, Any], said: str):
 
 
 def test_an_output_remembers_the_area(tmp_path: Path):
-    """Of a smaller ISAAC: half the tiles, and the links of the chip."""
+    """A smaller ISAAC has half the tiles, and the links of the chip."""
     out = raptor.compile(models.build("mlp3", seed=0), arch="isaac", cores=84).save(tmp_path / "out")
     report = builtin.simulate(out)
     assert report.area_mm2 == pytest.approx(84 * 0.37229 + 22.88, rel=1e-4)

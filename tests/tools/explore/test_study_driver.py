@@ -423,7 +423,7 @@ def test_a_file_that_changed_is_evaluated_again(tmp_path: Path):
 
 
 def test_area_and_peak_power_are_those_of_the_program(tmp_path: Path):
-    """As objectives, and missing where the chip has no areas."""
+    """The figures of a study are those of `simulate`; a chip without areas has none."""
     path = str(model(tmp_path / "m.onnx"))
     found = evaluate_job(EvaluationJob(path, {"arch": "isaac", "cores": 4}, is_steady=False, needs_power=True)).figures
     report = raptor.compile(path, arch="isaac", cores=4).simulate()

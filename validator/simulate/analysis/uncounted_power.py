@@ -17,7 +17,7 @@ class UncountedStatic:
 
 @dataclass(frozen=True, slots=True)
 class UncountedPower:
-    """What pimsim-nn does not count, and `energy_pj` does not contain.
+    """Static power that pimsim-nn does not count, and that `energy_pj` does not contain.
 
     For the crossbars in use, for all crossbars of the cores in use, and for the whole chip. `times_counted`: energy of
     the crossbars in use divided by the counted energy of a sample; null without counted energy.
