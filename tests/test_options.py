@@ -241,6 +241,8 @@ COMMANDS = {
             "--mode": ("--mode", "throughput"),
             "--samples": ("--samples", "2"),
             "--trace": ("--trace", "trace.json"),
+            "--power": ("--power", "power.csv"),
+            "--window": ("--window", "10us"),
             "--json": ("--json", "found.json"),
             "--engine": ("--engine", "pimsim"),
             "--pimsim": ("--pimsim", "no-such-program"),
@@ -291,6 +293,8 @@ COMMANDS = {
         {
             "--output": ("-o", "mine.json"),
             "--from": ("--from", "isaac"),
+            "--components": ("--components", "example"),
+            "--set": ("--set", "adc.bits=6"),
             **examples(CoreKeywords),
             "--field": ("--field", "rob_size=3"),
             "--force": ("--force",),

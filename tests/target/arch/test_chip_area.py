@@ -50,6 +50,12 @@ def test_energy_of_a_pass_of_isaac():
     assert product.parts["crossbar read"].energy_pj / reads == pytest.approx(30.0)
 
 
+def test_energy_of_a_product_of_puma():
+    """The paper: 43.97 nJ for 128 x 128 weights of 16 bits, which eight crossbars of 2 bits hold."""
+    product = compute_product(architectures.load("puma", bits=16))
+    assert 8 * product.energy_pj / 43_970 == pytest.approx(1, abs=0.1)
+
+
 @pytest.mark.parametrize("name", [n for n in PRESET_SOURCES if n not in TABLES])
 def test_other_presets_have_no_area(name: str):
     found = compute_area(architectures.load(name))

@@ -169,7 +169,7 @@ def arch_adc_energy(subject: CheckSubject) -> Iterator[RuleHit]:
 
 @register_rule(
     "arch-area",
-    WARNING,
+    NOTE,
     TOPIC,
     "Areas of another chip",
     effect="the area of this chip is not known",
