@@ -53,10 +53,11 @@ def compute_area(target: Target) -> AreaFigures:
             sums[k] += area if um2 is None else number * um2
         kinds[part.kind] += area
         parts[part.name] = parts.get(part.name, 0.0) + area
-    used = {part.kind for part in table.parts}
-    worst = max(used, key=KINDS.index)
+    used: set[AreaKind] = {part.kind for part in table.parts}
+    worst: AreaKind = max(used, key=KINDS.index)
     shares = {kind: kinds[kind] / sums[0] if sums[0] else 0.0 for kind in KINDS if kind in used}
-    return AreaFigures(table.node_nm, *sums, worst, shares, parts, ())
+    area, low, high = sums
+    return AreaFigures(table.node_nm, area, low, high, worst, shares, parts, ())
 
 
 def _unknown(node_nm: float | None, unknown: tuple[str, ...]) -> AreaFigures:

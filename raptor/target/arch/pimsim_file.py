@@ -218,11 +218,14 @@ def _area(area: AreaConfig) -> AreaTable:
     """Returns the table of areas. A part without a range has its area as both ends."""
     parts = tuple(
         AreaPart(
-            **part.model_dump()
-            | {
-                "low_um2": part.um2 if part.low_um2 is None else part.low_um2,
-                "high_um2": part.um2 if part.high_um2 is None else part.high_um2,
-            }
+            name=part.name,
+            level=part.level,
+            count=part.count,
+            um2=part.um2,
+            low_um2=part.um2 if part.low_um2 is None else part.low_um2,
+            high_um2=part.um2 if part.high_um2 is None else part.high_um2,
+            kind=part.kind,
+            source=part.source,
         )
         for part in area.parts
     )

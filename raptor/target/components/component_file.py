@@ -136,6 +136,11 @@ class DevicePart(_ComponentTable):
     preset: str = Field(description="preset of raptor arch device")
 
 
+NO_PART = ChipPart.model_validate({"um2": 0.0})
+NO_PERIPHERY = PeripheryPart.model_validate({"um2": 0.0, "periods": 0})
+"""Parts that a chip does not have."""
+
+
 class ComponentFile(_ComponentTable):
     """A chip as a list of its components."""
 
@@ -145,13 +150,13 @@ class ComponentFile(_ComponentTable):
     crossbar: CrossbarPart
     adc: AdcPart
     dac: DacPart
-    sample_hold: PeripheryPart = PeripheryPart(periods=0, um2=0.0)
-    shift_add: PeripheryPart = PeripheryPart(periods=0, um2=0.0)
-    output_buffer: PeripheryPart = PeripheryPart(periods=0, um2=0.0)
-    input_buffer: ChipPart = ChipPart(um2=0.0)
-    converters: ConverterTiming = ConverterTiming()
+    sample_hold: PeripheryPart = NO_PERIPHERY
+    shift_add: PeripheryPart = NO_PERIPHERY
+    output_buffer: PeripheryPart = NO_PERIPHERY
+    input_buffer: ChipPart = NO_PART
+    converters: ConverterTiming = ConverterTiming.model_validate({})
     vector: VectorPart
-    controller: ChipPart = ChipPart()
+    controller: ChipPart = ChipPart.model_validate({})
     local_memory: MemoryPart
     global_memory: MemoryPart
     router: RouterPart

@@ -6,6 +6,7 @@ answers, which are free in the simulator, take the links that their data need.
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -73,11 +74,12 @@ def measure_mesh_use(machine: CycleModel, weights: Floats, time_ns: float) -> Me
         return None
     router, port = count_link_flits(machine, target, weights)
     flit_ns = _find_flit_ns(machine, target)
-    names = [f"of core {core} {_DIRECTIONS[way]}" for core, way in np.argwhere(router > 0)]
+    used = cast(list[tuple[int, int]], np.argwhere(router > 0).tolist())
+    names = [f"of core {core} {_DIRECTIONS[way]}" for core, way in used]
     flits = np.concatenate([router[router > 0], port[port > 0]])
-    names += [f"{way} global memory" for way, used in zip(("into", "out of"), port, strict=True) if used > 0]
+    names += [f"{way} global memory" for way, count in zip(("into", "out of"), port.tolist(), strict=True) if count > 0]
     shares = flits * flit_ns / time_ns
-    order = np.argsort(-shares, kind="stable")[:_SHOWN]
+    order: list[int] = np.argsort(-shares, kind="stable")[:_SHOWN].tolist()
     hottest = tuple(MeshLinkUse(names[k], float(flits[k]), float(shares[k])) for k in order)
     return MeshUse(flit_ns, len(flits), float(shares.mean()) if len(shares) else 0.0, hottest)
 
@@ -143,6 +145,6 @@ def _count_messages(
     weight = weights[np.concatenate([core_of[at] for at in (between, loads, stores, loads)])]
     kinds = np.repeat(np.arange(3), [len(between), len(memory), len(loads)])
     key, at = np.unique((kinds * target.core_count + source) * target.core_count + to, return_inverse=True)
-    total = np.bincount(at, weights=flits * weight, minlength=len(key))
+    total = np.bincount(at, weights=flits * weight, minlength=len(key)).astype(np.float64)
     kind, pair = np.divmod(key, target.core_count**2)
     return pair // target.core_count, pair % target.core_count, total, kind == 2, kind == 1

@@ -60,8 +60,10 @@ class PowerCurve:
     @property
     def edges_ns(self) -> Floats:
         """Begin of each window, and the end of the last one."""
-        begins = np.arange(self.energy_pj.shape[1]) * self.window_ns
-        return np.append(begins, self.time_ns)
+        edges = np.empty(self.energy_pj.shape[1] + 1)
+        edges[:-1] = np.arange(len(edges) - 1, dtype=np.float64) * self.window_ns
+        edges[-1] = self.time_ns
+        return edges
 
     @property
     def watts(self) -> Floats:
@@ -85,7 +87,9 @@ class PowerFigures:
 def make_sample_activity(machine: CycleModel, run: CycleRun) -> ChipActivity:
     """Returns the activity of one sample alone, for its power over time."""
     latency_ns = run.last_tick * machine.period_ns
-    return ChipActivity(machine, run, latency_ns, np.ones(machine.core_count), run.port, is_steady=False)
+    return ChipActivity(
+        machine, run, latency_ns, np.ones(machine.core_count), run.port.astype(np.float64), is_steady=False
+    )
 
 
 def count_windows(time_ns: float, window_ns: float) -> int:
@@ -187,7 +191,7 @@ def _access_ends_ns(active: ChipActivity) -> Floats:
     if active.is_steady:
         return np.full(active.machine.core_count, active.time_ns)
     finish = active.run.core[:, CoreColumn.FINISH] * active.machine.period_ns
-    return np.clip(finish, active.machine.period_ns, active.time_ns)
+    return np.minimum(np.maximum(finish, active.machine.period_ns), active.time_ns).astype(np.float64)
 
 
 def _accumulate(active: ChipActivity, pj: Floats, edges_ns: Floats) -> Floats:
@@ -198,4 +202,4 @@ def _accumulate(active: ChipActivity, pj: Floats, edges_ns: Floats) -> Floats:
     rates = (pj / ends)[order]
     left = np.append(np.cumsum(rates[::-1])[::-1], 0.0)
     ended = np.searchsorted(ends[order], edges_ns, side="right")
-    return done[ended] + edges_ns * left[ended]
+    return np.add(done[ended], edges_ns * left[ended], dtype=np.float64)
