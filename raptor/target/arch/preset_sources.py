@@ -69,7 +69,7 @@ PRESET_SOURCES: dict[str, PresetSource] = {
             _TABLE + " (cores, crossbars, size)",
             "puma-simulator (commit a206f75): 1 ns cycle, 128 ns a crossbar read at 0.3 mW, 8-bit ADC of 1.8 mW and "
             "0.2 mW static, 1-bit DAC of 0.0035 mW, 64 kB eDRAM; a product of 16 bits takes 2304 ns in the paper",
-            "power of a DAC: 128 times the source's, which is for a read of 128 ns; the simulator multiplies it by 1 ns",
+            "power of a DAC: 128 times the source's, which is for a read of 128 ns; the simulator takes it for 1 ns",
         ),
         (
             "how the 2304 ns are made up: 1 ADC a crossbar, one column a ns, no output buffer cycle give 2209 ns",
