@@ -47,6 +47,7 @@ def list_key_figures(facts: ProgramFacts) -> list[KeyFigure]:
         *_estimates(profile),
         *reloaded,
         *_efficiency(facts),
+        *_power(profile),
         *_area(facts),
         *_resources(facts),
         *_traffic(profile),
@@ -120,12 +121,13 @@ def _estimates(profile: Profile) -> Iterator[KeyFigure]:
         total = sum(parts.values()) if parts else None
         note = f"{by}; {_shares(parts)}" if parts else known.no_interval
         yield KeyFigure(label, total, _maybe(total, energy_text), note, "pJ")
-    yield from _power(profile, known)
 
 
-def _power(profile: Profile, known: SampleEstimate) -> Iterator[KeyFigure]:
+def _power(profile: Profile) -> Iterator[KeyFigure]:
     """Yields average and peak power, of one sample and when streaming, and the static power that is not counted."""
-    found = profile.power
+    known, found = profile.estimate, profile.power
+    if known is None:
+        return
     when = (
         ("", known.latency_ns, known.energy_pj, found.alone if found else None),
         (" when streaming", known.interval_ns, known.interval_energy_pj, found.streaming if found else None),
