@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.common.options import arguments
+from raptor.output import files
 from raptor.target.arch import Target
 from raptor.target.arch.chip_area import compute_area
 from validator.options import FEWEST_ROUNDS, MODE, MOST_ROUNDS, Mode
@@ -38,7 +39,7 @@ from validator.simulate.chip_fit import check_chip_fit
 from validator.simulate.cycle import cycle_model, simulated_chip
 from validator.simulate.cycle.cycle_model import CycleModel, CycleRun
 from validator.simulate.cycle.state_tables import CoreColumn, RunStop
-from validator.simulate.simulation_report import CoreUse, SimulationReport, add_rates
+from validator.simulate.simulation_report import AuxiliaryFigures, CoreUse, SimulationReport, add_rates
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -99,6 +100,7 @@ def simulate(
         critical_path_ns={name: ps / 1000 for name, ps in instruction_nodes.sum_by_node(machine, of, credit).items()},
         warnings=machine.warnings,
         links=measure_link_use(machine, chip.target, found.time_ns),
+        auxiliary=_simulate_auxiliaries(program, chip),
     )
     report = add_rates(_with_chip(report, machine, found), found.time_ns, read_macs(program), curve)
     seconds = {"load": loaded - begin, "run": ran - loaded, "explain": perf_counter() - ran}
@@ -160,6 +162,22 @@ def _write_power(active: ChipActivity, path: Path | None, window_ns: float) -> P
     curve = make_curve_by_part(active, window_ns)
     write_power_file(path, curve)
     return curve
+
+
+def _simulate_auxiliaries(program: Path, chip: simulated_chip.SimulatedChip) -> dict[str, AuxiliaryFigures]:
+    folders = {name: program / name for name in files.AUXILIARY}
+    return {n: _simulate_auxiliary(f, chip) for n, f in folders.items() if (f / files.CONFIG).is_file()}
+
+
+def _simulate_auxiliary(folder: Path, chip: simulated_chip.SimulatedChip) -> AuxiliaryFigures:
+    """Returns the figures of a program beside those of a sample."""
+    raw = read_program(folder)
+    machine = cycle_model.build_cycle_model(raw, chip, check_chip_fit(raw, chip))
+    run = cycle_model.run_cycle_model(machine, counting=energy.needs_counting(chip.target))
+    check_ended(machine, run)
+    latency_ns = run.last_tick * machine.period_ns
+    used = energy.compute_energy(machine, energy.count_uses(machine), run.port, latency_ns)
+    return AuxiliaryFigures(latency_ns, used.total, raw.instruction_count)
 
 
 def estimate_program(raw: RawProgram, target: Target, samples: int) -> tuple[float, float, float]:

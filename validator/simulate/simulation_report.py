@@ -57,6 +57,15 @@ class CoreUse:
 
 
 @dataclass(frozen=True, slots=True)
+class AuxiliaryFigures:
+    """Time in ns, energy in pJ and number of instructions of a program beside those of a sample."""
+
+    latency_ns: float
+    energy_pj: float
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationReport:
     """Report of a simulation, also as JSON; `version` changes with its fields. Unknown values are null or empty.
 
@@ -71,12 +80,14 @@ class SimulationReport:
     in a window of `power_window_ns`, which begins at `power_peak_start_ns`; null where it is not known (segments that
     work at the same time, rounds, pimsim-nn itself). `beyond_pimsim`: static power that the simulator does not count;
     `tops_per_w_with_uncounted` has that of the crossbars in use. `area`: the whole chip; `tops_per_mm2`: `tops` by it.
+    `auxiliary`: programs beside those of a sample, whose time and energy are in no other figure: `init` after power-up,
+    `save` and `restore` to exchange the states of sessions.
     """
 
     program: str
     estimator: str
     mode: Mode
-    version: int = 3
+    version: int = 4
     latency_ns: float | None = None
     interval_ns: float | None = None
     samples_per_s: float | None = None
@@ -106,6 +117,7 @@ class SimulationReport:
     area_mm2: float | None = None
     tops_per_mm2: float | None = None
     area: AreaFigures | None = None
+    auxiliary: Mapping[str, AuxiliaryFigures] = field(default_factory=dict[str, AuxiliaryFigures])
 
     @property
     def crowded_links(self) -> tuple[LinkUse, ...]:
@@ -192,6 +204,7 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
     rows += [*_power_rows(report), *_efficiency_rows(report)]
     if report.reloading is not None:
         rows += _reloading_rows(report.reloading)
+    rows += [_auxiliary_row(name, figures) for name, figures in report.auxiliary.items()]
     rows += _link_rows(report)
     if report.xbars_available:
         share = report.xbars_used / report.xbars_available
@@ -247,6 +260,12 @@ def uncounted_text(beyond: UncountedPower) -> str:
         f"{power_text(used.power_w)} static of {', '.join(parts) or 'parts'} in use{times}; "
         f"{power_text(beyond.whole_chip.power_w)} on the whole chip"
     )
+
+
+def _auxiliary_row(name: str, figures: AuxiliaryFigures) -> tuple[str, str]:
+    title = {"init": "after power-up", "save": "state saved", "restore": "state restored"}[name]
+    spent = f"{time_text(figures.latency_ns)}, {energy_text(figures.energy_pj)}"
+    return title, f"{spent}, once  ({figures.instructions:,} instructions)" if name == "init" else spent
 
 
 def _link_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:
