@@ -138,19 +138,31 @@ class Program:
         mode: "Mode" = "latency",
         samples: int = 16,
         trace_file: str | Path | None = None,
+        power_file: str | Path | None = None,
+        window: str | float | None = None,
         rate: float | None = None,
     ) -> "Simulation":
         """Estimates time and energy as pimsim-nn does (docs/explanation/simulation.md).
 
         `arch`: an architecture file or preset to run on instead of the chip that the program was compiled for. `mode`:
         `latency` for one sample, or `throughput`, in which each core begins `samples`. `trace_file`: a path for a
-        Chrome trace. `rate`: samples a second, for the lifetime of a program in rounds. Raises `UserError` for bad
-        arguments or files, and `DeadlockError` with every core that waits.
+        Chrome trace. `power_file`: a path for a CSV file of power over time, in W by part, in windows of `window` (ns,
+        or text such as "10us"; default 1 us). `rate`: samples a second, for the lifetime of a program in rounds. Raises
+        `UserError` for bad arguments or files, and `DeadlockError` with every core that waits.
         """
         require_own_packages("validator")
         from validator.simulate.segment_simulation import simulate_any
 
-        found = simulate_any(self._directory(), arch, mode=mode, samples=samples, trace_file=trace_file, rate=rate)
+        found = simulate_any(
+            self._directory(),
+            arch,
+            mode=mode,
+            samples=samples,
+            trace_file=trace_file,
+            power_file=power_file,
+            window=window,
+            rate=rate,
+        )
         return replace(found, program=self._name())
 
     def explain(self) -> "MappingExplanation":
@@ -267,6 +279,8 @@ def simulate(
     mode: "Mode" = "latency",
     samples: int = 16,
     trace_file: str | Path | None = None,
+    power_file: str | Path | None = None,
+    window: str | float | None = None,
     rate: float | None = None,
 ) -> "Simulation":
     """Simulates a program of any compiler: a directory of streams, or one JSON file (also gzipped).
@@ -278,4 +292,13 @@ def simulate(
     require_own_packages("validator")
     from validator.simulate import segment_simulation
 
-    return segment_simulation.simulate_any(program, arch, mode=mode, samples=samples, trace_file=trace_file, rate=rate)
+    return segment_simulation.simulate_any(
+        program,
+        arch,
+        mode=mode,
+        samples=samples,
+        trace_file=trace_file,
+        power_file=power_file,
+        window=window,
+        rate=rate,
+    )

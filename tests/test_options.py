@@ -261,6 +261,8 @@ COMMANDS = {
             "--mode": ("--mode", "throughput"),
             "--samples": ("--samples", "2"),
             "--trace": ("--trace", "trace.json"),
+            "--power": ("--power", "power.csv"),
+            "--window": ("--window", "10us"),
             "--json": ("--json", "found.json"),
             "--engine": ("--engine", "pimsim"),
             "--pimsim": ("--pimsim", "no-such-program"),
@@ -311,6 +313,8 @@ COMMANDS = {
         {
             "--output": ("-o", "mine.json"),
             "--from": ("--from", "isaac"),
+            "--components": ("--components", "example"),
+            "--set": ("--set", "adc.bits=6"),
             **examples(CoreKeywords),
             "--field": ("--field", "rob_size=3"),
             "--force": ("--force",),
