@@ -1,0 +1,215 @@
+"""The dialects of RAPTOR as one table: the reader checks with it, and it generates xDSL dialects, the ODS source, docs.
+
+Names are those of the thesis (listings 4.1 to 4.3) where it has the operation.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from raptor.graph.ir import MapFunction
+from raptor.mlir.syntax import MlirType, ResourceHandle, SymbolRef
+from raptor.pim.operations import LoadRows, Repeat
+from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
+from raptor.spatial.operations import (
+    ApplyFilters,
+    ApplyLine,
+    Average,
+    Dot,
+    Gather,
+    Move,
+    Operation,
+    Overlap,
+    Pool,
+    Softmax,
+    Stencil,
+    Vector,
+)
+
+Kind: TypeAlias = Literal["i64", "string", "symbol", "i64s", "dictionary", "types", "type", "resource"]
+"""Kind of an attribute: an integer, a string, a reference, `array<i64>`, a dictionary, an array of types, a type, or a
+`dense_resource`."""
+
+_PYTHON: Mapping[Kind, type] = {
+    "i64": int,
+    "string": str,
+    "symbol": SymbolRef,
+    "i64s": np.ndarray,
+    "dictionary": dict,
+    "types": list,
+    "type": MlirType,
+    "resource": ResourceHandle,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeSpec:
+    """An attribute of an operation: its kind, what it says, and whether it may be left out."""
+
+    kind: Kind
+    meaning: str
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """An operation of a dialect.
+
+    buffers: its operands, which are memrefs: `none`, `one` or `any` number. result: True for one memref as the result.
+    symbol: True if `sym_name` is a symbol of the module. region: True for one region. terminator: ends a region.
+    """
+
+    name: str
+    meaning: str
+    attributes: Mapping[str, AttributeSpec] = field(default_factory=dict[str, AttributeSpec])
+    buffers: Literal["none", "one", "any"] = "none"
+    result: bool = False
+    symbol: bool = False
+    region: bool = False
+    terminator: bool = False
+
+    @property
+    def class_name(self) -> str:
+        """Name of the operation's class in Python and C++, such as `PimApplyLine`."""
+        return "".join(word.capitalize() for word in self.name.replace(".", "_").split("_"))
+
+    def fault(self, attributes: Mapping[str, Any]) -> str | None:
+        """Returns what is wrong with the attributes of such an operation; None if nothing is."""
+        for name, value in attributes.items():
+            spec = self.attributes.get(name)
+            if spec is None:
+                return f"{self.name} has no attribute {name}"
+            if not isinstance(value, _PYTHON[spec.kind]) or isinstance(value, bool):
+                return f"{self.name}: {name} is no {spec.kind}"
+            if spec.kind == "i64s" and value.dtype != np.int64:
+                return f"{self.name}: {name} is no array of integers"
+        missing = (name for name, spec in self.attributes.items() if not spec.optional and name not in attributes)
+        return next((f"{self.name}: {name} is missing" for name in missing), None)
+
+
+STEP_CLASSES: tuple[type[Operation[Any]], ...] = (
+    *(ApplyFilters, ApplyLine, Overlap, Vector, Pool, Stencil, Dot, Average, Gather, Move, Softmax),
+    *(Requantise, RequantiseAtOnce, Bound, Lookup, LoadRows, Repeat),
+)
+"""The operations of PimIR that have forms."""
+
+
+@cache
+def step_classes() -> Mapping[str, tuple[type[Operation[Any]], str | None]]:
+    """Returns the class of each operation of PimIR by its name in the text, and its function, if it has several."""
+    found: dict[str, tuple[type[Operation[Any]], str | None]] = {}
+    for kind in STEP_CLASSES:
+        if kind is Vector:
+            found |= {f"v{name}": (Vector, name) for name in get_args(MapFunction)}
+        elif kind is Pool:
+            found |= {"pool_max": (Pool, "max"), "pool_sum": (Pool, "sum")}
+        else:
+            words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in kind.__name__)
+            found[words[1:]] = kind, None
+    return found
+
+
+_SPAN = AttributeSpec("i64s", "first element and number of elements of a part of the buffer", optional=True)
+_CHANNEL = {
+    "channel": AttributeSpec("i64", "number of the channel, in the order in which all cores meet theirs"),
+    "core": AttributeSpec("i64", "the other core"),
+    "span": _SPAN,
+}
+_FORM = {
+    "form": AttributeSpec("symbol", "the form: parameters, and shapes of the operands"),
+    "shift": AttributeSpec("i64", "number that is added to the matrices of the form", optional=True),
+}
+_NAME = AttributeSpec("string", "symbol")
+
+_PIM = (
+    OpSpec(
+        "pim.tensor",
+        "a tensor of the ONNX model, which probes observe; its location is the ONNX node that makes it",
+        {
+            "sym_name": _NAME,
+            "name": AttributeSpec("string", "name in the model"),
+            "image": AttributeSpec("dictionary", "shape, and axis of the channels"),
+            "regions": AttributeSpec("dictionary", "[parts, 6]: range of channels, of rows, and of columns or -1, -1"),
+            "element": AttributeSpec("type", "type of an element on the chip"),
+            "coding": AttributeSpec("dictionary", "how elements stand for values of the model", optional=True),
+        },
+        symbol=True,
+    ),
+    OpSpec(
+        "pim.form",
+        "parameters that many steps share: an operation on slots, which have shapes",
+        {
+            "sym_name": _NAME,
+            "operation": AttributeSpec("string", "the operation, such as apply_line"),
+            "parameters": AttributeSpec("dictionary", "fields of the operation; a buffer is the number of its slot"),
+            "slots": AttributeSpec("types", "memref of rows x width x channels of each operand, result, scratch"),
+            "weight_bits": AttributeSpec("i64", "bits of a weight; 0: those of the target", optional=True),
+        },
+        symbol=True,
+    ),
+    OpSpec(
+        "pim.core",
+        "the program of a core",
+        {
+            "coreId": AttributeSpec("i64", "number of the core"),
+            "localBytes": AttributeSpec("i64", "bytes of local memory in use, after allocate", optional=True),
+        },
+        region=True,
+    ),
+    OpSpec(
+        "pim.group",
+        "an array group of the core: crossbars that hold one matrix; numbered in their order",
+        {
+            "layer": AttributeSpec("string", "key of the layer in the decision"),
+            "matrix": AttributeSpec("dictionary", "the part of the layer's weights"),
+            "weight_bits": AttributeSpec("i64", "bits of a weight; 0: those of the target", optional=True),
+            "weights": AttributeSpec("resource", "handle of the values, which are in the ONNX model"),
+        },
+    ),
+    OpSpec(
+        "pim.alloc",
+        "a buffer in local memory",
+        {
+            "name": AttributeSpec("string", "name in messages", optional=True),
+            "address": AttributeSpec("i64", "byte address, after allocate", optional=True),
+        },
+        result=True,
+    ),
+    OpSpec(
+        "pim.load",
+        "loads from global memory",
+        {"globalSrc": AttributeSpec("i64", "byte address"), "span": _SPAN},
+        "one",
+    ),
+    OpSpec("pim.store", "stores in global memory", {"globalDst": AttributeSpec("i64", "byte address")}, "one"),
+    OpSpec("pim.channel_send", "sends to another core, and waits for its receive", _CHANNEL, "one"),
+    OpSpec("pim.channel_receive", "receives from another core", _CHANNEL, "one"),
+    OpSpec(
+        "pim.probe",
+        "marks where a region of a tensor can be observed: behind the step that writes it",
+        {
+            "tensor": AttributeSpec("symbol", "the tensor"),
+            "region": AttributeSpec("i64", "number of its region"),
+        },
+        "one",
+    ),
+    OpSpec("pim.halt", "ends the program of a core", terminator=True),
+)
+
+
+@cache
+def pim_dialect() -> Mapping[str, OpSpec]:
+    """Returns the operations of the dialect `pim` by name."""
+    steps = (
+        OpSpec(f"pim.{name}", _summary(kind, function), _FORM, "any")
+        for name, (kind, function) in step_classes().items()
+    )
+    return {spec.name: spec for spec in (*_PIM, *steps)}
+
+
+def _summary(kind: type, function: str | None) -> str:
+    first = (kind.__doc__ or "").split("\n")[0].split(": ")[0].rstrip(".")
+    return f"{first[0].lower()}{first[1:]}" + (f": {function}" if function else "")
