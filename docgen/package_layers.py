@@ -20,6 +20,7 @@ PACKAGE_LAYERS = (
     ("spatial",),
     ("pim",),
     ("codegen",),
+    ("mlir",),
     ("output",),
     ("compiler", "device"),
     ("api",),

@@ -167,6 +167,8 @@ def check_driver(driver: Driver, arch: Target) -> None:
     """Raises `UserError` for a pass that does not exist, and for a chip too large for its network table."""
     if driver.stop_after is not None:
         PASS_OPTION.parse(driver.stop_after)
+    for name in driver.passes:
+        OneOf("passes", PASS_OPTION.choices).parse(name)
     check_network_size(arch)
 
 
@@ -180,7 +182,8 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
     completed = pipeline.complete(mapped, arch, aim=chosen.aim, driver=driver)
-    lowered = pipeline.run_lowering(completed.mapped, arch, driver=driver, known=chosen.known or completed.known)
+    known = None if driver.passes else chosen.known or completed.known  # else a pass that follows one of the user's
+    lowered = pipeline.run_lowering(completed.mapped, arch, driver=driver, known=known)
     driver.start_checks()
     program, streams = lowered.program, lowered.streams
     if sum(len(stream.records) for stream in streams.cores.values()) <= MOST_KEPT_INSTRUCTIONS:
@@ -199,6 +202,8 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
             spell_option("emit_ops"), options.mapping.emit_ops, "".join(f"{line}\n" for line in flow).encode()
         )
     warnings = (*model.notes, *arch.notes, *chosen.notes, *flip_notes(graph), *pim.memory_warnings(program, arch))
+    if driver.passes:
+        warnings += tuple(f"{user.label} has changed the result of {name}" for name, user in driver.passes.items())
     return ProgramArtifacts(
         name=model.name,
         numbers=tiles.numbers,

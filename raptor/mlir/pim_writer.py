@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +63,7 @@ def _body(program: PimProgram) -> Iterator[str]:
         yield f"  {_tensor(trace, number)}"
     tables = {id(core.steps.forms): core.steps.forms for core in program.cores.values()}
     first, probes = 0, _probes(program)
+    handles = _handles(program)
     numbers: dict[int, int] = {}
     for key, table in tables.items():
         numbers[key] = first
@@ -71,7 +72,7 @@ def _body(program: PimProgram) -> Iterator[str]:
         first += len(table.forms) - len(TRANSFERS)
     for core in program.cores.values():
         yield '  "pim.core"() ({'
-        yield from _core(core, numbers[id(core.steps.forms)], probes.get(core.core, []))
+        yield from _core(core, numbers[id(core.steps.forms)], probes.get(core.core, []), handles)
         attributes = {"coreId": core.core} | ({} if core.addresses is None else {"localBytes": core.local_bytes})
         yield f"  }}) {write_attribute(attributes)} : () -> ()"
 
@@ -119,10 +120,18 @@ def form_parameters(form: OperationForm) -> dict[str, Any]:
     return {name: to_attribute(value) for name, value in (values | rest).items() if name != "function"}
 
 
-def _core(core: CoreProgram, first_form: int, probes: list[tuple[int, str]]) -> Iterator[str]:
+def _handles(program: PimProgram) -> dict[ArrayGroup, str]:
+    """Returns the name of the values of each matrix; equal matrices of several cores share it."""
+    groups = dict.fromkeys(group for core in program.cores.values() for group in core.groups)
+    return {group: f"w{number}_{re.sub(r'[^A-Za-z0-9]', '_', group.layer)}" for number, group in enumerate(groups)}
+
+
+def _core(
+    core: CoreProgram, first_form: int, probes: list[tuple[int, str]], handles: Mapping[ArrayGroup, str]
+) -> Iterator[str]:
     steps = core.steps
     for group in core.groups:
-        yield f"    {_group(group)}"
+        yield f"    {_group(group, handles[group])}"
     buffers, used = np.unique(steps.used, return_inverse=True)
     types: list[str] = []
     for number, b in enumerate(buffers.tolist()):
@@ -134,14 +143,13 @@ def _core(core: CoreProgram, first_form: int, probes: list[tuple[int, str]]) -> 
     yield '    "pim.halt"() : () -> ()'
 
 
-def _group(group: ArrayGroup) -> str:
-    key = re.sub(r"\W", "_", group.layer, flags=re.ASCII)
+def _group(group: ArrayGroup, handle: str) -> str:
     (rows, end), (cols, last) = group.matrix.rows, group.matrix.cols
     element = f"i{group.weight_bits}" if group.weight_bits else "f32"
     attributes = {
         "layer": group.layer,
         "matrix": to_attribute(group.matrix),
-        "weights": ResourceHandle(f"w_{key}", MlirType("tensor", (end - rows, last - cols), element)),
+        "weights": ResourceHandle(handle, MlirType("tensor", (end - rows, last - cols), element)),
     } | ({"weight_bits": group.weight_bits} if group.weight_bits else {})
     return f'"pim.group"() {write_attribute(attributes)} : () -> ()'
 

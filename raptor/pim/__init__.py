@@ -5,17 +5,19 @@ from raptor.pim.global_memory import GlobalMemory, map_global_memory
 from raptor.pim.ir import ArrayGroup, PimProgram
 from raptor.pim.lower_to_pim import lower
 from raptor.pim.operations import LoadRows
-from raptor.pim.verify_pim import verify_pim
+from raptor.pim.verify_pim import PimError, verify_global_addresses, verify_pim
 
 __all__ = [
     "ArrayGroup",
     "GlobalMemory",
     "LoadRows",
+    "PimError",
     "PimProgram",
     "allocate",
     "lower",
     "map_global_memory",
     "memory_warnings",
     "reuse_operands",
+    "verify_global_addresses",
     "verify_pim",
 ]

@@ -8,6 +8,7 @@ from raptor.common.options.arguments import MAX_INTEGER, OneOf, argument_error, 
 
 Objective = Literal["latency", "throughput", "energy"]
 StreamFormat = Literal["json", "pim", "both"]
+DumpFormat = Literal["text", "mlir"]
 WeightFormat = Literal["json", "npz"]
 IsaName = Literal["extended", "base"]
 Requant = Literal["exact", "short", "instruction"]
@@ -20,6 +21,7 @@ SearchGoal = Literal["latency", "throughput", "energy", "writes"]
 GOAL: OneOf[SearchGoal] = OneOf("optimize", get_args(SearchGoal))
 OBJECTIVE: OneOf[Objective] = OneOf("optimize", get_args(Objective))
 STREAM_FORMAT: OneOf[StreamFormat] = OneOf("stream_format", get_args(StreamFormat))
+DUMP_FORMAT: OneOf[DumpFormat] = OneOf("dump_format", get_args(DumpFormat))
 WEIGHT_FORMAT: OneOf[WeightFormat] = OneOf("weight_format", get_args(WeightFormat))
 ISA: OneOf[IsaName] = OneOf("isa", get_args(IsaName))
 REQUANT: OneOf[Requant] = OneOf("requant", get_args(Requant))

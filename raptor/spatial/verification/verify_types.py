@@ -6,7 +6,18 @@ from raptor.common.errors import VerifyError
 from raptor.graph.element_types import Signature, find_type_fault
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.ir import Copy, SpatialGraph, TakeRows
-from raptor.spatial.operations import ApplyFilters, ApplyLine, Dot, Gather, Move, OneResult, Overlap, Pool, Stencil, Vector
+from raptor.spatial.operations import (
+    ApplyFilters,
+    ApplyLine,
+    Dot,
+    Gather,
+    Move,
+    OneResult,
+    Overlap,
+    Pool,
+    Stencil,
+    Vector,
+)
 from raptor.target.chip_elements import MODELLED_FLOAT
 
 _SIGNATURES: dict[type[object], Signature] = {
