@@ -60,6 +60,7 @@ class OpSpec:
 
     buffers: its operands, which are memrefs: `none`, `one` or `any` number. result: True for one memref as the result.
     symbol: True if `sym_name` is a symbol of the module. region: True for one region. terminator: ends a region.
+    parent: the operation in whose region it stands.
     """
 
     name: str
@@ -70,6 +71,7 @@ class OpSpec:
     symbol: bool = False
     region: bool = False
     terminator: bool = False
+    parent: str = "pim.core"
 
     @property
     def class_name(self) -> str:
@@ -132,23 +134,25 @@ _PIM = (
             "sym_name": _NAME,
             "name": AttributeSpec("string", "name in the model"),
             "image": AttributeSpec("dictionary", "shape, and axis of the channels"),
-            "regions": AttributeSpec("dictionary", "[parts, 6]: range of channels, of rows, and of columns or -1, -1"),
+            "parts": AttributeSpec("dictionary", "[parts, 6]: range of channels, of rows, and of columns or -1, -1"),
             "element": AttributeSpec("type", "type of an element on the chip"),
             "coding": AttributeSpec("dictionary", "how elements stand for values of the model", optional=True),
         },
         symbol=True,
+        parent="builtin.module",
     ),
     OpSpec(
         "pim.form",
         "parameters that many steps share: an operation on slots, which have shapes",
         {
             "sym_name": _NAME,
-            "operation": AttributeSpec("string", "the operation, such as apply_line"),
+            "kind": AttributeSpec("string", "the operation, such as apply_line"),
             "parameters": AttributeSpec("dictionary", "fields of the operation; a buffer is the number of its slot"),
             "slots": AttributeSpec("types", "memref of rows x width x channels of each operand, result, scratch"),
             "weight_bits": AttributeSpec("i64", "bits of a weight; 0: those of the target", optional=True),
         },
         symbol=True,
+        parent="builtin.module",
     ),
     OpSpec(
         "pim.core",
@@ -158,6 +162,7 @@ _PIM = (
             "localBytes": AttributeSpec("i64", "bytes of local memory in use, after allocate", optional=True),
         },
         region=True,
+        parent="builtin.module",
     ),
     OpSpec(
         "pim.group",
@@ -189,10 +194,10 @@ _PIM = (
     OpSpec("pim.channel_receive", "receives from another core", _CHANNEL, "one"),
     OpSpec(
         "pim.probe",
-        "marks where a region of a tensor can be observed: behind the step that writes it",
+        "marks where a part of a tensor can be observed: after the step that writes it",
         {
             "tensor": AttributeSpec("symbol", "the tensor"),
-            "region": AttributeSpec("i64", "number of its region"),
+            "part": AttributeSpec("i64", "number of its part"),
         },
         "one",
     ),

@@ -175,13 +175,13 @@ class _PimReader:
         self.unique(op, found["sym_name"], self.traces.keys() | self.form_numbers.keys())
         try:
             image = decoder.decode(found["image"], Image)
-            table = decoder.decode(found["regions"], np.ndarray[Any, np.dtype[np.int64]])
+            table = decoder.decode(found["parts"], np.ndarray[Any, np.dtype[np.int64]])
             element = decoder.decode(found["element"], ElementType)
             coding = decoder.decode(found["coding"], ElementCoding) if "coding" in found else None
         except ValueError as e:
             raise MlirError(op.position, f"pim.tensor: {e}") from None
         if table.ndim != 2 or table.shape[1] != 6:
-            raise MlirError(op.position, "pim.tensor: regions are [parts, 6]")
+            raise MlirError(op.position, "pim.tensor: parts are rows of six numbers")
         regions = [TensorRegion((a, b), (c, d), None if e < 0 else (e, f)) for a, b, c, d, e, f in table.tolist()]
         none = np.full(len(regions), -1)
         trace = TensorTrace(found["name"], self.node(op), image, tuple(regions), none, none.copy(), element, coding)
@@ -204,9 +204,9 @@ class _PimReader:
     def form(self, op: MlirOp) -> None:
         found = op.attributes
         self.unique(op, found["sym_name"], self.form_numbers.keys() | self.traces.keys())
-        known = step_classes().get(found["operation"])
+        known = step_classes().get(found['kind'])
         if known is None:
-            raise MlirError(op.position, f"pim.form: {found['operation']!r} is no operation with forms")
+            raise MlirError(op.position, f"pim.form: {found['kind']!r} is no operation with forms")
         slots = [self.slot(op, type_, number) for number, type_ in enumerate(found["slots"])]
         try:
             form = self.form_of(known, found["parameters"], slots, found.get("weight_bits", 0))
@@ -215,7 +215,7 @@ class _PimReader:
         self.form_numbers[found["sym_name"]] = len(self.forms)
         self.forms.append(form)
         self.form_places.append(op.position)
-        self.form_names.append(f"pim.{found['operation']}")
+        self.form_names.append(f"pim.{found['kind']}")
 
     def slot(self, op: MlirOp, type_: Any, number: int) -> Buffer:
         """Returns a slot of the shape of a memref."""
@@ -319,22 +319,22 @@ class _PimReader:
         rows.group_places.append(op.position)
 
     def probe(self, rows: _CoreRows, op: MlirOp, core: int) -> None:
-        name, region = op.attributes["tensor"].name, op.attributes["region"]
+        name, part = op.attributes["tensor"].name, op.attributes["part"]
         known = self.traces.get(name)
         if known is None:
             raise MlirError(op.position, f"pim.probe: no pim.tensor @{name} before it")
         trace = known.trace
-        if not 0 <= region < len(trace.regions):
-            raise MlirError(op.position, f"pim.probe: region {region} of {len(trace.regions)}")
-        if trace.core[region] >= 0:
-            raise MlirError(op.position, f"pim.probe: region {region} of {trace.tensor} has two probes")
+        if not 0 <= part < len(trace.regions):
+            raise MlirError(op.position, f"pim.probe: part {part} of {len(trace.regions)}")
+        if trace.core[part] >= 0:
+            raise MlirError(op.position, f"pim.probe: part {part} of {trace.tensor} has two probes")
         (buffer,) = self.buffers(rows, op)
         last = rows.rows[-1][0] if rows.rows else STORE
         form = self.forms[last]
         written = rows.used[rows.start[-2] + form.operands] if form.results else -1
         if buffer != written:
             raise MlirError(op.position, "pim.probe: the step before it does not write its buffer")
-        trace.core[region], trace.step[region] = core, len(rows.rows)
+        trace.core[part], trace.step[part] = core, len(rows.rows)
 
     def buffers(self, rows: _CoreRows, op: MlirOp) -> list[int]:
         """Returns the numbers of the operands, whose types must be those of their allocations."""
@@ -394,8 +394,8 @@ class _PimReader:
     def finish(self, module: MlirOp, made_by: str, source: str) -> PimModule:
         for known in self.traces.values():
             if (known.trace.core < 0).any():
-                region = int(np.argmax(known.trace.core < 0))
-                raise MlirError(known.op.position, f"pim.tensor: region {region} has no probe")
+                part = int(np.argmax(known.trace.core < 0))
+                raise MlirError(known.op.position, f"pim.tensor: part {part} has no probe")
         forms, nodes = FormTable(tuple(self.forms)), tuple(self.nodes)
         cores = {number: _core_program(number, rows, forms, nodes) for number, rows in self.cores.items()}
         addressed = {core.addresses is not None for core in cores.values() if len(core.steps.buffers)}

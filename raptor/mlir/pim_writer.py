@@ -82,12 +82,12 @@ def _location(node: str) -> str:
 
 
 def _tensor(trace: TensorTrace, number: int) -> str:
-    regions = [(*r.channels, *r.rows, *(r.cols or (-1, -1))) for r in trace.regions]
+    parts = [(*r.channels, *r.rows, *(r.cols or (-1, -1))) for r in trace.regions]
     attributes = {
         "sym_name": f"t{number}",
         "name": trace.tensor,
         "image": to_attribute(trace.image),
-        "regions": np.array(regions, np.int64).reshape(-1, 6),
+        "parts": np.array(parts, np.int64).reshape(-1, 6),
         "element": to_attribute(trace.element),
     }
     if trace.coding is not None:
@@ -98,7 +98,7 @@ def _tensor(trace: TensorTrace, number: int) -> str:
 def _form(form: OperationForm, number: int) -> str:
     attributes = {
         "sym_name": f"f{number}",
-        "operation": form.operation.mnemonic,
+        "kind": form.operation.mnemonic,
         "parameters": form_parameters(form),
         "slots": [_slot_type(slot) for slot in form.slots],
     } | ({"weight_bits": form.weight_bits} if form.weight_bits else {})
@@ -187,6 +187,6 @@ def _probes(program: PimProgram) -> dict[int, list[tuple[int, str]]]:
     """Returns the probes of each core in order: the number of steps before, and the attributes."""
     found: dict[int, list[tuple[int, str]]] = {}
     for number, trace in enumerate(program.traces):
-        for region, (core, step) in enumerate(zip(trace.core.tolist(), trace.step.tolist(), strict=True)):
-            found.setdefault(core, []).append((step, f"{{tensor = @t{number}, region = {region} : i64}}"))
+        for part, (core, step) in enumerate(zip(trace.core.tolist(), trace.step.tolist(), strict=True)):
+            found.setdefault(core, []).append((step, f"{{tensor = @t{number}, part = {part} : i64}}"))
     return {core: sorted(probes, key=lambda probe: probe[0]) for core, probes in found.items()}

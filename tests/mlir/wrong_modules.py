@@ -72,7 +72,7 @@ WRONG = {
         r'  "pim\.core"', '  "pim.halt"() : () -> ()\n  "pim.core"', "expected pim."
     ),
     "a form without its slots": WrongModule(r", slots = \[.*?\]", "", "slots is missing"),
-    "a form without its operation": WrongModule(r'operation = "\w+", ', "", "operation is missing"),
+    "a form without its operation": WrongModule(r'kind = "\w+", ', "", "kind is missing"),
     "two forms of one name": WrongModule(r'(  "pim\.form".*\n)', r"\1\1", "is defined twice"),
     "parameters that are an array": WrongModule(
         r"parameters = \{.*?\}, slots", "parameters = array<i64: 1>, slots", "parameters is no dictionary"
