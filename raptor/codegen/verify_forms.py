@@ -1,8 +1,9 @@
 """Verifier of forms: what the instructions of each form read and write lies inside the buffers of its slots.
 
-RAPTOR's own lowering is checked where it is proved right, in SpatialIR, and by `verify_streams`. A program from elsewhere
-(a pass of the user, a file) is checked here, too: instructions are emitted once for each form, and each address is a
-slot and an offset, so all steps of a form are checked at once. Only MVMs also depend on the matrices of the core.
+RAPTOR's own lowering is checked where it is proved right, in SpatialIR, and by `verify_streams`. A program from
+elsewhere (a pass of the user, a file) is checked here, too: instructions are emitted once for each form, and each
+address is a slot and an offset, so all steps of a form are checked at once. Only MVMs also depend on the matrices of
+the core.
 """
 
 import numpy as np
@@ -25,7 +26,7 @@ _BY_GROUP = (isa.AccessCount.ROWS, isa.AccessCount.COLUMNS)
 
 
 def verify_forms(program: PimProgram, arch: Target) -> None:
-    """Checks every form of a program, also those that no step uses. Raises `PimError` that names the form, or core and step."""
+    """Checks every form of a program, used or not. Raises `PimError` that names the form, or core and step."""
     tables = {id(core.steps.forms): core.steps.forms for core in program.cores.values()}
     checks = {key: _FormChecks(table, arch) for key, table in tables.items()}
     for check in checks.values():
@@ -39,7 +40,7 @@ def verify_forms(program: PimProgram, arch: Target) -> None:
 
 
 class _FormChecks:
-    """Checks of the forms of a table, whose instructions are emitted once. Transfers, the first forms, are checked elsewhere."""
+    """Checks of the forms of a table, whose instructions are emitted once; without transfers, the first forms."""
 
     def __init__(self, table: FormTable, arch: Target) -> None:
         self.table, self.arch = table, arch

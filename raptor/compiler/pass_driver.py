@@ -127,11 +127,11 @@ class Driver:
     """State of one compilation.
 
     `dump`: folder for the results of passes, as text or, with `dump_format` `mlir`, as MLIR where a level has such a
-    form. `passes`: by the pass whose result each of them changes. `stop_after`: name of a pass. `started`: called with the name
-    of each stage as it starts. `verified`: False for trials of a search, whose best result is verified when it is
-    compiled. `beside`: verifies results in parallel with later passes and the writing of files, from `start_checks`
-    on; `finish` waits for it. `seconds`: time of each stage. `done`: names of the passes that are done. `changed`: label of
-    the last pass of the user that has changed a result.
+    form. `passes`: by the pass whose result each of them changes. `stop_after`: name of a pass. `started`: called with
+    the name of each stage as it starts. `verified`: False for trials of a search, whose best result is verified when it
+    is compiled. `beside`: verifies results in parallel with later passes and the writing of files, from `start_checks`
+    on; `finish` waits for it. `seconds`: time of each stage. `done`: names of the passes that are done. `changed`:
+    label of the last pass of the user that has changed a result.
     """
 
     dump: Path | None = None
@@ -258,3 +258,13 @@ def parse_driver(value: object) -> Driver:
     if not isinstance(value, Driver | None):
         raise argument_error("driver", value, "a raptor.compiler.pass_driver.Driver")
     return value or Driver()
+
+
+def parse_passes(value: object) -> dict[str, UserPass]:
+    """Returns the passes of a user by name, from functions. Raises `UserError` for anything else."""
+    if value is None:
+        return {}
+    given = cast(Mapping[object, object], value) if isinstance(value, Mapping) else {}
+    if not given or not all(isinstance(name, str) and callable(each) for name, each in given.items()):
+        raise argument_error("passes", value, "functions by name of a pass, such as {'lower': change}")
+    return {f"{name}": FunctionPass(f"{name}", cast(Any, each)) for name, each in given.items()}

@@ -6,7 +6,7 @@ wrong place raises `MlirError`. Names of values in the text have no meaning.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -197,14 +197,14 @@ class _PimReader:
         if op.location is None:
             raise MlirError(
                 op.position,
-                f'{op.name}: no ONNX node as its location, loc("NODE"); mlir-opt keeps them with --mlir-print-debuginfo',
+                f'{op.name}: no ONNX node as location, loc("NODE"); mlir-opt keeps them with --mlir-print-debuginfo',
             )
         return op.location
 
     def form(self, op: MlirOp) -> None:
         found = op.attributes
         self.unique(op, found["sym_name"], self.form_numbers.keys() | self.traces.keys())
-        known = step_classes().get(found['kind'])
+        known = step_classes().get(found["kind"])
         if known is None:
             raise MlirError(op.position, f"pim.form: {found['kind']!r} is no operation with forms")
         slots = [self.slot(op, type_, number) for number, type_ in enumerate(found["slots"])]

@@ -177,21 +177,26 @@ class _Reader:
             case "symbol":
                 return SymbolRef(self._unquoted(found) if text[1] == '"' else text[1:])
             case _:
-                pass
-        if text == "{":
-            return self.dictionary()
-        if text == "[":
-            return self.sequence("]", self.attribute)
-        if text in ("true", "false"):
-            return text == "true"
-        if text == "unit":
-            return UNIT
-        if text == "array":
-            return self._array()
-        if text == "dense_resource":
-            return self._resource()
-        self.at = found.start()
-        return self.type()
+                return self._by_word(found)
+
+    def _by_word(self, found: re.Match[str]) -> Any:
+        """Reads an attribute that begins with a word or a mark."""
+        match found[0]:
+            case "{":
+                return self.dictionary()
+            case "[":
+                return self.sequence("]", self.attribute)
+            case "true" | "false" as text:
+                return text == "true"
+            case "unit":
+                return UNIT
+            case "array":
+                return self._array()
+            case "dense_resource":
+                return self._resource()
+            case _:
+                self.at = found.start()
+                return self.type()
 
     def _integer(self, found: re.Match[str]) -> int:
         if len(found[0]) > 20 or not -(2**63) <= int(found[0]) < 2**63:

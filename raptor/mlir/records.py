@@ -70,7 +70,7 @@ class RecordDecoder:
     slots: Sequence[Any] = ()
 
     def decode(self, value: Any, wanted: Any) -> Any:
-        """Returns the value of annotation `wanted` that an attribute stands for. Raises `ValueError` for another one."""
+        """Returns the value of type `wanted`, an annotation, that an attribute stands for. Raises `ValueError`."""
         if isinstance(wanted, TypeVar):
             return self.slot(value)
         origin = get_origin(wanted)
@@ -86,6 +86,10 @@ class RecordDecoder:
             return value
         if origin is np.ndarray:
             return self._array(value, get_args(wanted))
+        return self._plain(value, wanted)
+
+    def _plain(self, value: Any, wanted: Any) -> Any:
+        """Decodes a value of a class without arguments."""
         if wanted is ElementType:
             if not isinstance(value, MlirType) or value.kind != "scalar":
                 raise ValueError(f"{_shown(value)} is no type of elements")

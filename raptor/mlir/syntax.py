@@ -123,6 +123,12 @@ def write_attribute(value: Any) -> str:
             return str(value)
         case ResourceHandle():
             return f"dense_resource<{value.key}> : {value.type}"
+        case _:
+            return _write_many(value)
+
+
+def _write_many(value: Any) -> str:
+    match value:
         case np.ndarray():
             return _write_array(value)
         case Mapping():

@@ -1,4 +1,4 @@
-"""xDSL, with the dialect that the table makes: parses what RAPTOR writes, refuses wrong modules, prints the same program."""
+"""xDSL with the dialect that the table makes: reads what RAPTOR writes, refuses wrong ones, prints the same program."""
 
 from io import StringIO
 
