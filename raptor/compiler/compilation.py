@@ -167,8 +167,11 @@ def check_driver(driver: Driver, arch: Target) -> None:
     """Raises `UserError` for a pass that does not exist, and for a chip too large for its network table."""
     if driver.stop_after is not None:
         PASS_OPTION.parse(driver.stop_after)
-    for name in driver.passes:
-        OneOf("passes", PASS_OPTION.choices).parse(name)
+    for name, user in driver.passes.items():
+        if name not in PASS_OPTION.choices:
+            raise UserError(f"{user.label}: expected one of: {', '.join(PASS_OPTION.choices)}")
+        if driver.stop_after and PASS_OPTION.choices.index(driver.stop_after) < PASS_OPTION.choices.index(name):
+            raise UserError(f"{user.label}: not with {spell_option('stop_after', driver.stop_after)}, before {name}")
     check_network_size(arch)
 
 
