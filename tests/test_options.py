@@ -262,6 +262,7 @@ COMMANDS = {
         {
             "--output": ("-o", "page.html"),
             "--json": ("--json", "found.json"),
+            "--annotate": ("--annotate", "annotated.onnx"),
             "--arch": ("--arch", "fast.json"),
             "--validate": ("--validate",),
             "--accuracy": ("--accuracy", "measured.json"),

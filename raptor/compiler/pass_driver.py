@@ -260,11 +260,16 @@ def parse_driver(value: object) -> Driver:
     return value or Driver()
 
 
+_PASSES = "functions by name of a pass, such as {'lower': change}"
+
+
 def parse_passes(value: object) -> dict[str, UserPass]:
     """Returns the passes of a user by name, from functions. Raises `UserError` for anything else."""
     if value is None:
         return {}
-    given = cast(Mapping[object, object], value) if isinstance(value, Mapping) else {}
-    if not given or not all(isinstance(name, str) and callable(each) for name, each in given.items()):
-        raise argument_error("passes", value, "functions by name of a pass, such as {'lower': change}")
+    if not isinstance(value, Mapping):
+        raise argument_error("passes", value, _PASSES)
+    given = cast(Mapping[object, object], value)
+    if not all(isinstance(name, str) and callable(each) for name, each in given.items()):
+        raise argument_error("passes", dict(given), _PASSES)
     return {f"{name}": FunctionPass(f"{name}", cast(Any, each)) for name, each in given.items()}

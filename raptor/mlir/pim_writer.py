@@ -134,7 +134,8 @@ def _core(
         yield f"    {_group(group, handles[group])}"
     buffers, used = np.unique(steps.used, return_inverse=True)
     types: list[str] = []
-    for number, b in enumerate(buffers.tolist()):
+    numbers: list[int] = buffers.tolist()
+    for number, b in enumerate(numbers):
         value = steps.buffers.values[b]
         types.append(f"memref<{value.elements}x{element_name(value.element)}>")
         address = "" if core.addresses is None else f", address = {int(core.addresses[b])} : i64"
@@ -161,6 +162,7 @@ def _steps(steps: StepColumns, types: list[str], first_form: int, probes: list[t
     columns = (steps.form, steps.node, steps.number, steps.peer, steps.span, steps.start[:-1], steps.start[1:])
     used: list[int] = steps.used.tolist()
     operands = [f"%{b}" for b in range(len(types))]
+    counts: list[int] = steps.forms.counts[:, 0].tolist()
     after = iter((*probes, (-1, "")))
     step, probe = next(after)
     rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -178,7 +180,7 @@ def _steps(steps: StepColumns, types: list[str], first_form: int, probes: list[t
         arguments, kinds = ", ".join([operands[b] for b in buffers]), ", ".join([types[b] for b in buffers])
         yield f'    "{names[form]}"({arguments}) {{{inside}}} : ({kinds}) -> () {nodes[node]}'
         while step == i:
-            written = used[start + int(steps.forms.counts[form, 0])]
+            written = used[start + counts[form]]
             yield f'    "pim.probe"(%{written}) {probe} : ({types[written]}) -> ()'
             step, probe = next(after)
 

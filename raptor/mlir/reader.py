@@ -87,7 +87,9 @@ class _Reader:
     at: int = 0
     depth: int = 0
     aliases: dict[str, str | None] = field(default_factory=dict[str, str | None])
-    attributes: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict[tuple[str, str], dict[str, Any]])
+    attributes: dict[tuple[str, str], dict[str, Any] | None] = field(
+        default_factory=dict[tuple[str, str], dict[str, Any] | None]
+    )
     types: dict[str, tuple[MlirType, ...]] = field(default_factory=dict[str, tuple[MlirType, ...]])
     locations: dict[str, str | None] = field(default_factory=dict[str, str | None])
 
@@ -280,7 +282,7 @@ class _Reader:
         if found is None and (properties is None or attributes is None):
             found = self.attributes[key] = _simple_entries(properties or attributes or "")
         if found is None:
-            found = {}
+            found = dict[str, Any]()
             for text, opening in ((properties, 2), (attributes, 1)):
                 if text:
                     before, self.at = self.at, self.text.index(text, start) + opening

@@ -8,12 +8,12 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
 
-from raptor.mlir.syntax import UNIT, MlirType, SymbolRef
+from raptor.mlir.syntax import UNIT, MlirType, SymbolRef, is_array, is_dictionary, is_list
 from raptor.target.chip_elements import FLOAT32, MODELLED_FLOAT, ElementType, integer_type
 
 MOST_BITS = 64
@@ -29,12 +29,12 @@ def to_attribute(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         return {name: to_attribute(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, tuple):
-        items: tuple[Any, ...] = value
-        kinds = {type(item) for item in items}
+        items = cast(tuple[Any, ...], value)
+        kinds: set[type] = {type(item) for item in items}
         if items and kinds in ({int}, {float}):
             return np.array(items, np.int64 if kinds == {int} else np.float64)
         return [to_attribute(item) for item in items]
-    if isinstance(value, np.ndarray) and value.dtype == object:
+    if is_array(value) and value.dtype == object:
         return value.astype(np.int64)
     return value
 
@@ -120,9 +120,9 @@ class RecordDecoder:
         raise ValueError("; or ".join(dict.fromkeys(faults)))
 
     def _tuple(self, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
-        if isinstance(value, np.ndarray) and value.ndim == 1:
+        if is_array(value) and value.ndim == 1:
             items: list[Any] = value.tolist()
-        elif isinstance(value, list):
+        elif is_list(value):
             items = value
         else:
             raise ValueError(f"{_shown(value)} is no array")
@@ -135,14 +135,14 @@ class RecordDecoder:
     @staticmethod
     def _array(value: Any, kinds: tuple[Any, ...]) -> Any:
         """Returns an array of integers; those of any type are of 64 bits."""
-        if isinstance(value, dict) and value.keys() == {"shape", "values"}:
+        shape, flat = None, value
+        if is_dictionary(value) and value.keys() == {"shape", "values"}:
             shape, flat = value["shape"], value["values"]
-        else:
-            shape, flat = None, value
-        arrays = [each for each in (shape, flat) if each is not None]
-        if not all(isinstance(each, np.ndarray) and each.dtype == np.int64 for each in arrays):
+        if not is_array(flat) or flat.dtype != np.int64:
             raise ValueError(f"{_shown(value)} is no array of integers")
         if shape is not None:
+            if not is_array(shape) or shape.dtype != np.int64:
+                raise ValueError("the shape of an array is no array of integers")
             if (shape < 0).any() or len(shape) > 4 or int(np.prod(shape.astype(object))) != flat.size:
                 raise ValueError(f"{flat.size} values do not fill the shape {shape.tolist()}")
             flat = flat.reshape(shape.tolist())
@@ -162,16 +162,15 @@ class RecordDecoder:
         hints = _hints(kind)
         names = kind.__struct_fields__ if issubclass(kind, msgspec.Struct) else [each.name for each in fields(kind)]
         names = [name for name in names if name != without]
-        if not isinstance(value, dict):
+        if not is_dictionary(value):
             raise ValueError(f"{_shown(value)} is no dictionary of {kind.__name__}")
-        entries: dict[str, Any] = value
-        if entries.keys() != set(names):
-            wrong = sorted(entries.keys() ^ set(names))[0]
+        if value.keys() != set(names):
+            wrong = sorted(value.keys() ^ set(names))[0]
             raise ValueError(f"{wrong} is {'missing' if wrong in names else 'no field'} in {kind.__name__}")
         made: dict[str, Any] = {}
         for name in names:
             try:
-                made[name] = self.decode(entries[name], hints[name])
+                made[name] = self.decode(value[name], hints[name])
             except ValueError as e:
                 raise ValueError(f"{name}: {e}") from None
         return made
@@ -181,7 +180,7 @@ _NAMES = {int: "integer", bool: "boolean", str: "string", float: "float"}
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, np.ndarray):
+    if is_array(value):
         return f"an array of {value.size}"
     if isinstance(value, dict):
         return "a dictionary"

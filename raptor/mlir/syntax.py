@@ -1,16 +1,15 @@
 """Values of MLIR's textual form: attributes, types, locations, and the fault that a reader reports with its line."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 Ints: TypeAlias = npt.NDArray[np.int64]
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 MOST_DIMENSIONS = 8
 """Most dimensions of a memref or tensor that is read."""
@@ -63,11 +62,23 @@ class UnitAttribute:
 
 UNIT = UnitAttribute()
 
-Attribute: TypeAlias = (
-    "bool | int | float | str | SymbolRef | MlirType | ResourceHandle | UnitAttribute | Ints | Floats | list[Any] | "
-    "dict[str, Any]"
-)
 Attributes: TypeAlias = Mapping[str, Any]
+
+
+def is_array(value: object) -> TypeGuard[npt.NDArray[Any]]:
+    """True for `array<...>`."""
+    return isinstance(value, np.ndarray)
+
+
+def is_dictionary(value: object) -> TypeGuard[dict[str, Any]]:
+    """True for a dictionary of attributes."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """True for an array of attributes in brackets."""
+    return isinstance(value, list)
+
 
 _TYPE = re.compile(r"(memref|tensor)<((?:\d{1,18}x)*)([fi]\d{1,4})>|([fi]\d{1,4}|index)")
 
@@ -109,12 +120,12 @@ def write_attribute(value: Any) -> str:
     match value:
         case None | UnitAttribute():
             return "unit"
-        case bool() | np.bool_():
+        case bool():
             return "true" if value else "false"
-        case int() | np.integer():
+        case int():
             return f"{value} : i64"
-        case float() | np.floating():
-            return f"{write_float(float(value))} : f64"
+        case float():
+            return f"{write_float(value)} : f64"
         case str():
             return quote(value)
         case SymbolRef():
@@ -128,17 +139,13 @@ def write_attribute(value: Any) -> str:
 
 
 def _write_many(value: Any) -> str:
-    match value:
-        case np.ndarray():
-            return _write_array(value)
-        case Mapping():
-            entries: Mapping[str, Any] = value
-            return "{" + ", ".join(f"{key} = {write_attribute(each)}" for key, each in entries.items()) + "}"
-        case Sequence():
-            items: Sequence[Any] = value
-            return f"[{', '.join(map(write_attribute, items))}]"
-        case _:
-            raise TypeError(f"no attribute for {type(value).__name__}")
+    if is_array(value):
+        return _write_array(value)
+    if is_dictionary(value):
+        return "{" + ", ".join(f"{key} = {write_attribute(each)}" for key, each in value.items()) + "}"
+    if is_list(value):
+        return f"[{', '.join(map(write_attribute, value))}]"
+    raise TypeError(f"no attribute for {type(value).__name__}")
 
 
 def write_float(value: float) -> str:

@@ -1,98 +1,75 @@
 """The dialects of RAPTOR for xDSL, made from their table. Needs the package xdsl (`pip install raptor[mlir]`)."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from raptor.common.errors import UserError
 from raptor.mlir.dialect import AttributeSpec, Kind, OpSpec, pim_dialect
 
-try:
-    from xdsl.context import Context
-    from xdsl.dialects.builtin import (
-        ArrayAttr,
-        Builtin,
-        DenseArrayBase,
-        DenseResourceAttr,
-        DictionaryAttr,
-        FlatSymbolRefAttrConstr,
-        IntegerAttr,
-        MemRefType,
-        ModuleOp,
-        StringAttr,
-        i64,
-    )
-    from xdsl.ir import Dialect
-    from xdsl.irdl import (
-        AnyAttr,
-        IRDLOperation,
-        attr_def,
-        base,
-        irdl_op_definition,
-        operand_def,
-        opt_attr_def,
-        region_def,
-        result_def,
-        traits_def,
-        var_operand_def,
-    )
-    from xdsl.traits import HasParent, IsolatedFromAbove, IsTerminator, SymbolOpInterface
-except ImportError as e:
-    raise UserError("raptor.mlir.xdsl_dialect needs the package xdsl: pip install 'raptor[mlir]'") from e
+
+def _import(name: str) -> Any:
+    """Returns a module of xDSL, which RAPTOR does not install."""
+    try:
+        return import_module(f"xdsl.{name}")
+    except ImportError as e:
+        raise UserError(f"raptor.mlir.xdsl_dialect needs the package xdsl: {e}; pip install 'raptor[mlir]'") from e
+
+
+_builtin, _irdl, _traits = _import("dialects.builtin"), _import("irdl"), _import("traits")
+_BUFFER = _irdl.base(_builtin.MemRefType)
 
 _CONSTRAINTS: Mapping[Kind, Any] = {
-    "i64": IntegerAttr.constr(i64),
-    "string": base(StringAttr),
-    "symbol": FlatSymbolRefAttrConstr,
-    "i64s": DenseArrayBase.constr(i64),
-    "dictionary": base(DictionaryAttr),
-    "types": base(ArrayAttr),
-    "type": AnyAttr(),
-    "resource": base(DenseResourceAttr),
+    "i64": _builtin.IntegerAttr.constr(_builtin.i64),
+    "string": _irdl.base(_builtin.StringAttr),
+    "symbol": _builtin.FlatSymbolRefAttrConstr,
+    "i64s": _builtin.DenseArrayBase.constr(_builtin.i64),
+    "dictionary": _irdl.base(_builtin.DictionaryAttr),
+    "types": _irdl.base(_builtin.ArrayAttr),
+    "type": _irdl.AnyAttr(),
+    "resource": _irdl.base(_builtin.DenseResourceAttr),
 }
 
 
-def make_context() -> Context:
-    """Returns a context with the dialects `builtin` and `pim`, which parses what RAPTOR writes."""
-    context = Context()
-    context.load_dialect(Builtin)
+def make_context() -> Any:
+    """Returns an `xdsl.context.Context` with the dialects `builtin` and `pim`, which parses what RAPTOR writes."""
+    context = _import("context").Context()
+    context.load_dialect(_builtin.Builtin)
     context.load_dialect(PIM)
     return context
 
 
-def _attribute(spec: AttributeSpec) -> Any:
-    return (opt_attr_def if spec.optional else attr_def)(_CONSTRAINTS[spec.kind])
+def _attribute(name: str, spec: AttributeSpec) -> Any:
+    return (_irdl.opt_attr_def if spec.optional else _irdl.attr_def)(_CONSTRAINTS[spec.kind], attr_name=name)
 
 
 def _define(spec: OpSpec, parents: Mapping[str, Any]) -> Any:
     """Returns the class of an operation. parents: the classes in whose regions operations stand, by name."""
-    traits: list[Any] = [HasParent(parents[spec.parent])] if spec.parent in parents else []
+    traits: list[Any] = [_traits.HasParent(parents[spec.parent])] if spec.parent in parents else []
     body: dict[str, Any] = {"__doc__": spec.meaning, "name": spec.name}
-    body |= {name: _attribute(attribute) for name, attribute in spec.attributes.items() if name != "name"}
-    if "name" in spec.attributes:  # xDSL has a field of this name: the name of the operation
-        body["name_"] = (opt_attr_def if spec.attributes["name"].optional else attr_def)(
-            _CONSTRAINTS[spec.attributes["name"].kind], attr_name="name"
-        )
+    for name, attribute in spec.attributes.items():  # `name` of an xDSL class is the name of the operation
+        body[f"{name}_" if name == "name" else name] = _attribute(name, attribute)
     if spec.buffers != "none":
-        body["buffers"] = (operand_def if spec.buffers == "one" else var_operand_def)(base(MemRefType))
+        body["buffers"] = (_irdl.operand_def if spec.buffers == "one" else _irdl.var_operand_def)(_BUFFER)
     if spec.result:
-        body["result"] = result_def(base(MemRefType))
+        body["result"] = _irdl.result_def(_BUFFER)
     if spec.region:
-        body["body"] = region_def("single_block")
-        traits.append(IsolatedFromAbove())
+        body["body"] = _irdl.region_def("single_block")
+        traits.append(_traits.IsolatedFromAbove())
     if spec.symbol:
-        traits.append(SymbolOpInterface())
+        traits.append(_traits.SymbolOpInterface())
     if spec.terminator:
-        traits.append(IsTerminator())
+        traits.append(_traits.IsTerminator())
     if traits:
-        body["traits"] = traits_def(*traits)
-    return irdl_op_definition(type(spec.class_name, (IRDLOperation,), body))
+        body["traits"] = _irdl.traits_def(*traits)
+    return _irdl.irdl_op_definition(type(spec.class_name, (_irdl.IRDLOperation,), body))
 
 
-def _make_dialect(name: str, specs: Mapping[str, OpSpec]) -> Dialect:
-    parents: dict[str, Any] = {"builtin.module": ModuleOp}
+def _make_dialect(name: str, specs: Mapping[str, OpSpec]) -> Any:
+    parents: dict[str, Any] = {"builtin.module": _builtin.ModuleOp}
     for spec in sorted(specs.values(), key=lambda spec: not spec.region):
         parents[spec.name] = _define(spec, parents)
-    return Dialect(name, [parents[each] for each in specs], [])
+    return _import("ir").Dialect(name, [parents[each] for each in specs], [])
 
 
 PIM = _make_dialect("pim", pim_dialect())

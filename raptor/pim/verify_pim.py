@@ -196,9 +196,9 @@ def verify_global_addresses(program: PimProgram, memory: GlobalMemory, arch: Tar
                 raise PimError(f"{_where(core, step)}: {what}", core=core.core, step=step)
         for kind, lowest in ((LOAD, 0), (STORE, outputs)):
             at = np.flatnonzero(steps.form == kind)
-            elements, types = steps.buffers.elements[steps.used[steps.start[at]]].T
-            moved = np.where(steps.span[at, 0] == WHOLE_BUFFER, elements, steps.span[at, 1])
-            end = steps.number[at] + moved * bytes_of_types(types, arch)
+            whole = steps.buffers.elements[steps.used[steps.start[at]]]
+            moved = np.where(steps.span[at, 0] == WHOLE_BUFFER, whole[:, 0], steps.span[at, 1])
+            end = steps.number[at] + moved * bytes_of_types(whole[:, 1], arch)
             wrong = at[(steps.number[at] < lowest) | (end > memory.size_bytes)]
             if len(wrong):
                 step = int(wrong[0])

@@ -61,9 +61,10 @@ def verify(program: PimProgram, of: Passes) -> None:
 
 def finish(program: PimProgram, of: Passes) -> codegen.InstructionStreams:
     """Runs the passes after `lower`, each with its verifier."""
-    for step in (pim.reuse_operands, lambda p: pim.allocate(p, of.arch)):
-        program = step(program)
-        verify(program, of)
+    program = pim.reuse_operands(program)
+    verify(program, of)
+    program = pim.allocate(program, of.arch)
+    verify(program, of)
     streams = codegen.generate(program, of.arch)
     codegen.verify_streams(streams, program, of.arch)
     return streams

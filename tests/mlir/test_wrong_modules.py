@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -28,12 +29,14 @@ ELSEWHERE = (
 """Modules whose fault shows at another line than the change."""
 
 
+OPTIONS: dict[str, Any] = {"mapping": "raptor", **THESIS_CHIP}
+
+
 def compile_from(path: Path, text: str, model: onnx.ModelProto | None = None) -> "raptor.Program":
     """Compiles the thesis's layer, and goes on with the program of a file."""
     path.write_text(text)
     found = ProgramFile.read(path)
-    options = {"mapping": "raptor", **THESIS_CHIP}
-    return raptor.compile(model or thesis_model(3, 5), driver=Driver(passes={found.after: found}), **options)
+    return raptor.compile(model or thesis_model(3, 5), driver=Driver(passes={found.after: found}), **OPTIONS)
 
 
 def test_there_are_enough():
@@ -115,7 +118,7 @@ def unchanged(text: str) -> str:
 
 @pytest.mark.parametrize(("change", "is_changed"), [(unchanged, False), (swapped, True)])
 def test_a_program_goes_on(change: Callable[[str], str], is_changed: bool, tmp_path: Path):
-    own, options = thesis_model(3, 5), {"mapping": "raptor", **THESIS_CHIP}
+    own, options = thesis_model(3, 5), OPTIONS
     text = change(text_of("thesis"))
     program = compile_from(tmp_path / "changed.mlir", text)
     first = raptor.compile(own, **options).save(tmp_path / "first")
