@@ -165,7 +165,8 @@ def _steps(steps: StepColumns, types: list[str], first_form: int, probes: list[t
     counts: list[int] = steps.forms.counts[:, 0].tolist()
     after = iter((*probes, (-1, "")))
     step, probe = next(after)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
+    lists: list[list[Any]] = [column.tolist() for column in columns]
+    rows = zip(*lists, strict=True)
     for i, (form, node, number, peer, (first, count), start, end) in enumerate(rows, 1):
         buffers = used[start:end]
         span = "" if first == WHOLE_BUFFER else f", span = array<i64: {first}, {count}>"
