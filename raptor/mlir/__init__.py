@@ -4,33 +4,42 @@ from typing import Any
 
 from raptor.common.errors import UserError
 from raptor.common.process.gc_policy import pause_gc
-from raptor.mlir.pim_reader import PimModule, read_pim
-from raptor.mlir.pim_writer import source_digest, write_pim
-from raptor.mlir.reader import line_of
+from raptor.mlir.pim_reader import PimModule, read_pim_module
+from raptor.mlir.pim_writer import pim_body, text_digest, write_pim
+from raptor.mlir.reader import line_of, read_module
+from raptor.mlir.spat_reader import SpatModule, read_spat_module
+from raptor.mlir.spat_writer import spat_body, write_spat
 from raptor.mlir.syntax import MlirError
 from raptor.pim.ir import PimProgram
+from raptor.spatial.placed_graph import Partition, PlacedGraph, Schedule
 
-__all__ = ["PimModule", "dump", "has_form", "load", "source_digest"]
+__all__ = ["PimModule", "SpatModule", "compute_source", "dump", "has_form", "load"]
 
 
 def has_form(value: object) -> bool:
     """True if MLIR text can be written of a value and read back."""
-    return isinstance(value, PimProgram)
+    return isinstance(value, PimProgram | Partition | PlacedGraph | Schedule)
 
 
 def dump(value: Any, made_by: str) -> str:
     """Returns the result of the pass `made_by` as the text of an MLIR module."""
-    return write_pim(value, made_by)
+    return write_pim(value, made_by) if isinstance(value, PimProgram) else write_spat(value, made_by)
 
 
-def load(text: str, label: str = "module") -> PimModule:
-    """Returns the program of a module, and the places of its parts in the text.
+def compute_source(value: Any) -> str:
+    """Returns the digest that a module of a value states, with which RAPTOR finds out what it was made from."""
+    return text_digest("\n".join(pim_body(value) if isinstance(value, PimProgram) else spat_body(value)))
 
-    label: what messages call the text. Raises `UserError` that names the line of the first wrong operation. The
-    program is not verified: `raptor.compile` does that when it goes on with it.
+
+def load(text: str, label: str = "module") -> PimModule | SpatModule:
+    """Returns the content of a module, and the places of its parts in the text.
+
+    label: what messages call the text. Raises `UserError` that names the line of the first wrong operation. What the
+    module says is not verified: `raptor.compile` does that when it goes on with it.
     """
     try:
         with pause_gc():
-            return read_pim(text)
+            module = read_module(text)
+            return read_spat_module(module) if "spat.pass" in module.attributes else read_pim_module(module)
     except MlirError as e:
         raise UserError(f"{label}: line {line_of(text, e.position)}: {e}") from None

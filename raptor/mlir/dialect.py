@@ -14,6 +14,7 @@ from raptor.graph.ir import MapFunction
 from raptor.mlir.syntax import MlirType, ResourceHandle, SymbolRef
 from raptor.pim.operations import LoadRows, Repeat
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
+from raptor.spatial.ir import Copy, TakeRows
 from raptor.spatial.operations import (
     ApplyFilters,
     ApplyLine,
@@ -29,20 +30,25 @@ from raptor.spatial.operations import (
     Vector,
 )
 
-Kind: TypeAlias = Literal["i64", "string", "symbol", "i64s", "dictionary", "types", "type", "resource"]
-"""Kind of an attribute: an integer, a string, a reference, `array<i64>`, a dictionary, an array of types, a type, or a
-`dense_resource`."""
+Kind: TypeAlias = Literal["i64", "f64", "string", "symbol", "i64s", "dictionary", "types", "list", "type", "resource"]
+"""Kind of an attribute: an integer, a float, a string, a reference, `array<i64>`, a dictionary, an array of types,
+an array, a type, or a `dense_resource`."""
 
 _PYTHON: Mapping[Kind, type] = {
     "i64": int,
+    "f64": float,
     "string": str,
     "symbol": SymbolRef,
     "i64s": np.ndarray,
     "dictionary": dict,
     "types": list,
+    "list": list,
     "type": MlirType,
     "resource": ResourceHandle,
 }
+
+
+Count: TypeAlias = Literal["none", "one", "any"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,7 @@ class AttributeSpec:
 class OpSpec:
     """An operation of a dialect.
 
-    buffers: its operands, which are memrefs: `none`, `one` or `any` number. result: True for one memref as the result.
+    operands, results: how many it has, `none`, `one` or `any` number. values: what they are, memrefs or tensors.
     symbol: True if `sym_name` is a symbol of the module. region: True for one region. terminator: ends a region.
     parent: the operation in whose region it stands.
     """
@@ -66,12 +72,18 @@ class OpSpec:
     name: str
     meaning: str
     attributes: Mapping[str, AttributeSpec] = field(default_factory=dict[str, AttributeSpec])
-    buffers: Literal["none", "one", "any"] = "none"
-    result: bool = False
+    operands: Count = "none"
+    results: Count = "none"
     symbol: bool = False
     region: bool = False
     terminator: bool = False
     parent: str = "pim.core"
+    values: Literal["memref", "tensor"] = "memref"
+
+    @staticmethod
+    def accepts(count: Count, number: int) -> bool:
+        """True if there may be this number of operands or results."""
+        return count == "any" or number == int(count == "one")
 
     @property
     def class_name(self) -> str:
@@ -181,7 +193,7 @@ _PIM = (
             "name": AttributeSpec("string", "name in messages", optional=True),
             "address": AttributeSpec("i64", "byte address, after allocate", optional=True),
         },
-        result=True,
+        results="one",
     ),
     OpSpec(
         "pim.load",
@@ -213,6 +225,129 @@ def pim_dialect() -> Mapping[str, OpSpec]:
         for name, (kind, function) in step_classes().items()
     )
     return {spec.name: spec for spec in (*_PIM, *steps)}
+
+
+_SPAT = (
+    OpSpec(
+        "spat.matrices",
+        "the matrices of a layer that computes multiply with; their operations name them by their places",
+        {
+            "sym_name": _NAME,
+            "layer": AttributeSpec("string", "key of the layer in the decision"),
+            "matrices": AttributeSpec("list", "parts of the layer's weights"),
+        },
+        symbol=True,
+        parent="builtin.module",
+    ),
+    OpSpec(
+        "spat.form",
+        "parameters that many operations share: an operation on slots, which have shapes",
+        {
+            "sym_name": _NAME,
+            "kind": AttributeSpec("string", "the operation, such as apply_line"),
+            "parameters": AttributeSpec("dictionary", "fields of the operation; a tile is the number of its slot"),
+            "slots": AttributeSpec("types", "tensor of rows x width x channels of each operand, and of the result"),
+        },
+        symbol=True,
+        parent="builtin.module",
+    ),
+    OpSpec(
+        "spat.extract_slice",
+        "a tile that no compute makes: a part of an input",
+        {"name": AttributeSpec("string", "name of the tile")},
+        results="one",
+        parent="builtin.module",
+        values="tensor",
+    ),
+    OpSpec(
+        "spat.constant",
+        "a constant operand",
+        {
+            "name": AttributeSpec("string", "name of the tile"),
+            "handle": AttributeSpec("resource", "handle of the values, which come from the ONNX model"),
+        },
+        results="one",
+        parent="builtin.module",
+        values="tensor",
+    ),
+    OpSpec(
+        "spat.compute",
+        "work that fits one core: operations on tiles; operands are the tiles that it reads",
+        {
+            "number": AttributeSpec("i64", "number in the graph"),
+            "op_type": AttributeSpec("string", "operator of the ONNX node, which is the location"),
+            "layer": AttributeSpec("string", "key of the layer in the decision; empty without weights"),
+            "matrices": AttributeSpec("symbol", "its matrices", optional=True),
+            "core": AttributeSpec("i64", "core, or before place_cores virtual core"),
+            "position": AttributeSpec("f64", "place of its rows in the image, from 0 (top) to 1 (bottom)"),
+        },
+        "any",
+        "any",
+        region=True,
+        parent="builtin.module",
+        values="tensor",
+    ),
+    OpSpec(
+        "spat.fetch",
+        "copies a tile to a core before its first use there, after schedule",
+        {
+            "number": AttributeSpec("i64", "number among the fetches"),
+            "core": AttributeSpec("i64", "the core that gets the tile"),
+        },
+        "one",
+        parent="builtin.module",
+        values="tensor",
+    ),
+    OpSpec(
+        "spat.yield",
+        "names the tiles of a compute that others read",
+        {},
+        "any",
+        terminator=True,
+        parent="spat.compute",
+        values="tensor",
+    ),
+)
+
+
+@cache
+def spat_classes() -> Mapping[str, tuple[type[Operation[Any]], str | None]]:
+    """Returns the class of each operation of SpatialIR by its name, like `step_classes`."""
+    shared = {name: found for name, found in step_classes().items() if found[0] not in (LoadRows, Repeat)}
+    return shared | {"copy": (Copy, None), "take_rows": (TakeRows, None)}
+
+
+@cache
+def spat_dialect() -> Mapping[str, OpSpec]:
+    """Returns the operations of the dialect `spat` by name."""
+    attributes = {
+        "form": AttributeSpec("symbol", "the form: parameters, and shapes of the operands"),
+        "name": AttributeSpec("string", "name of the tile that it makes, or makes a part of"),
+    }
+    steps = (
+        OpSpec(
+            f"spat.{name}",
+            _summary(kind, function),
+            attributes,
+            "any",
+            "one",
+            parent="spat.compute",
+            values="tensor",
+        )
+        for name, (kind, function) in spat_classes().items()
+    )
+    return {spec.name: spec for spec in (*_SPAT, *steps)}
+
+
+def all_dialects() -> Mapping[str, Mapping[str, OpSpec]]:
+    """Returns the operations of each dialect, by name of the dialect."""
+    return {"pim": pim_dialect(), "spat": spat_dialect()}
+
+
+@cache
+def find_spec(name: str) -> OpSpec | None:
+    """Returns the operation of a name, such as `pim.load`; None if no dialect has it."""
+    return all_dialects().get(name.partition(".")[0], {}).get(name)
 
 
 def _summary(kind: type, function: str | None) -> str:

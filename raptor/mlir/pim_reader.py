@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from raptor.common.errors import VerifyError
 from raptor.mapping.decision import Matrix
 from raptor.mapping.modes.line_unfolding import LineMatrix
-from raptor.mlir.dialect import pim_dialect, step_classes
+from raptor.mlir.dialect import find_spec, step_classes
 from raptor.mlir.pim_writer import VERSION
-from raptor.mlir.reader import MlirOp, read_module
+from raptor.mlir.reader import MlirOp
 from raptor.mlir.records import RecordDecoder
 from raptor.mlir.syntax import MlirError, MlirType
 from raptor.pim.ir import ArrayGroup, CoreProgram, PimProgram, TensorTrace
@@ -32,6 +33,7 @@ from raptor.pim.step_columns import (
     OperationForm,
     StepColumns,
 )
+from raptor.pim.verify_pim import PimError
 from raptor.spatial.operations import ChannelPiece, Gather
 from raptor.spatial.verification.verify_types import find_operation_fault
 from raptor.target.chip_elements import ElementCoding, ElementType
@@ -39,7 +41,7 @@ from raptor.target.tensor_layout import Image, TensorRegion
 
 MOST_ELEMENTS = 2**26
 """Most elements of a buffer, and entries of the table of a window, that are read."""
-_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What operations with wrong parameters may raise when a property of them is computed."""
 _TRANSFER_FORMS = {"pim.load": LOAD, "pim.store": STORE, "pim.channel_send": SEND, "pim.channel_receive": RECEIVE}
 
@@ -61,38 +63,109 @@ class PimModule:
     cores: Mapping[int, int]
     groups: Mapping[int, tuple[int, ...]]
     traces: tuple[int, ...]
+    position: int = 0
+
+    def resolve(self, own: Any) -> PimProgram:
+        """Returns the program, which takes the place of `own`. Raises `MlirError` unless it is of the same model.
+
+        Matrices must be those of the mapping, since the values of weights come from there, and tensors those of the
+        model; only the places where they are observed may differ.
+        """
+        if not isinstance(own, PimProgram):
+            raise MlirError(self.position, f"{self.made_by} returns no program of the dialect pim")
+        known = {group for core in own.cores.values() for group in core.groups}
+        for number, core in self.program.cores.items():
+            for group, place in zip(core.groups, self.groups[number], strict=True):
+                if group not in known:
+                    raise MlirError(place, f"the mapping of {group.layer!r} has no such matrix")
+        wanted = {trace.tensor: _content(trace) for trace in own.traces}
+        for trace, place in zip(self.program.traces, self.traces, strict=True):
+            if wanted.pop(trace.tensor, None) != _content(trace):
+                raise MlirError(place, f"the tensor {trace.tensor!r} is another one in the model")
+        for name in wanted:
+            raise MlirError(self.position, f"the tensor {name!r} of the model is missing")
+        return self.program
+
+    def place_of(self, error: VerifyError) -> int:
+        """Returns the place of the step, form or core in which the verifier found an error."""
+        if not isinstance(error, PimError):
+            return self.position
+        if error.form is not None:
+            return int(self.forms[error.form])
+        if error.core is None:
+            return self.position
+        return self.cores[error.core] if error.step is None else int(self.steps[error.core][error.step])
 
 
-def read_pim(text: str) -> PimModule:
-    """Returns the program of a module. Raises `MlirError` at the first place that is wrong."""
-    return read_pim_module(read_module(text))
+def _content(trace: TensorTrace) -> tuple[object, ...]:
+    return trace.node, trace.image, trace.regions, trace.element, trace.coding
 
 
 def read_pim_module(module: MlirOp) -> PimModule:
     """Returns the program of a module that is parsed. Raises `MlirError` at the first place that is wrong."""
-    made_by, source, modelled = _header(module)
+    made_by, source, modelled = check_header(module, "pim")
     reader = _PimReader(modelled)
     for op in module.regions[0]:
         reader.top(op)
     return reader.finish(module, made_by, source)
 
 
-def _header(module: MlirOp) -> tuple[str, str, bool]:
-    """Returns the pass, the digest, and whether floats are those that the target models."""
+def check_header(module: MlirOp, dialect: str) -> tuple[str, str, bool]:
+    """Returns the pass, the digest, and whether floats are those that the target models. Raises `MlirError`."""
 
     def get(name: str, kind: type) -> Any:
-        value = module.attributes.get(name)
+        value = module.attributes.get(f"{dialect}.{name}")
         if not isinstance(value, kind):
-            raise MlirError(module.position, f"the module does not say {name}: it is no module of RAPTOR")
+            raise MlirError(module.position, f"the module does not say {dialect}.{name}: it is no module of RAPTOR")
         return value
 
-    version = get("pim.version", int)
+    version = get("version", int)
     if version != VERSION:
-        raise MlirError(module.position, f"version {version} of the dialect pim: this RAPTOR reads version {VERSION}")
-    floats = get("pim.floats", str)
+        raise MlirError(module.position, f"version {version} of the dialect: this RAPTOR reads version {VERSION}")
+    floats = get("floats", str)
     if floats not in ("modelled", "float32"):
-        raise MlirError(module.position, f"pim.floats is {floats!r}: expected modelled or float32")
-    return get("pim.pass", str), get("pim.source", str), floats == "modelled"
+        raise MlirError(module.position, f"{dialect}.floats is {floats!r}: expected modelled or float32")
+    return get("pass", str), get("source", str), floats == "modelled"
+
+
+def check_op(op: MlirOp, checked: set[tuple[str, int]]) -> None:
+    """Checks an operation with the table of its dialect. checked: attributes that were found right before."""
+    key = op.name, id(op.attributes)
+    spec = find_spec(op.name)
+    if spec is None:
+        raise MlirError(op.position, f"{op.name}: no such operation")
+    if key not in checked:
+        fault = spec.fault(op.attributes)
+        if fault is not None:
+            raise MlirError(op.position, fault)
+        checked.add(key)
+    if len(op.results) != len(op.result_types) or not spec.accepts(spec.results, len(op.results)):
+        raise MlirError(op.position, f"{op.name} has {len(op.results)} results instead of {spec.results}")
+    count = len(op.operands)
+    if count != len(op.operand_types):
+        raise MlirError(op.position, f"{op.name} has {count} operands, but {len(op.operand_types)} types of them")
+    if not spec.accepts(spec.operands, count):
+        raise MlirError(op.position, f"{op.name} has {count} operands")
+    if len(op.regions) != spec.region:
+        raise MlirError(op.position, f"{op.name} has {len(op.regions)} regions instead of {int(spec.region)}")
+
+
+def find_node(op: MlirOp) -> str:
+    """Returns the ONNX node of an operation, which its location names."""
+    if op.location is None:
+        hint = "mlir-opt keeps them with --mlir-print-debuginfo"
+        raise MlirError(op.position, f'{op.name}: no ONNX node as location, loc("NODE"); {hint}')
+    return op.location
+
+
+def decode_operation(known: tuple[type[Any], str | None], parameters: Any, slots: Sequence[Any], modelled: bool) -> Any:
+    """Returns an operation on slots. known: its class, and its function if it has several. Raises `ValueError`."""
+    kind, function = known
+    decoder = RecordDecoder(modelled, slots)
+    if kind is Gather:
+        return _gather(decoder, parameters)
+    given = decoder.fields(parameters, kind, without="function" if function else "")
+    return kind(**given, **({"function": function} if function else {}))
 
 
 @dataclass(slots=True)
@@ -144,29 +217,8 @@ class _PimReader:
         }
         if op.name not in reads:
             raise MlirError(op.position, f"{op.name}: expected pim.tensor, pim.form or pim.core in a module")
-        self.check(op)
+        check_op(op, self.checked)
         reads[op.name](op)
-
-    def check(self, op: MlirOp) -> None:
-        """Checks an operation with the table of the dialect."""
-        key = op.name, id(op.attributes)
-        spec = pim_dialect().get(op.name)
-        if spec is None:
-            raise MlirError(op.position, f"{op.name}: no such operation")
-        if key not in self.checked:
-            fault = spec.fault(op.attributes)
-            if fault is not None:
-                raise MlirError(op.position, fault)
-            self.checked.add(key)
-        if len(op.results) != spec.result or len(op.result_types) != spec.result:
-            raise MlirError(op.position, f"{op.name} has {len(op.results)} results instead of {int(spec.result)}")
-        count = len(op.operands)
-        if count != len(op.operand_types):
-            raise MlirError(op.position, f"{op.name} has {count} operands, but {len(op.operand_types)} types of them")
-        if (spec.buffers == "none" and count) or (spec.buffers == "one" and count != 1):
-            raise MlirError(op.position, f"{op.name} has {count} operands")
-        if len(op.regions) != spec.region:
-            raise MlirError(op.position, f"{op.name} has {len(op.regions)} regions instead of {int(spec.region)}")
 
     # The module
 
@@ -184,22 +236,13 @@ class _PimReader:
             raise MlirError(op.position, "pim.tensor: parts are rows of six numbers")
         regions = [TensorRegion((a, b), (c, d), None if e < 0 else (e, f)) for a, b, c, d, e, f in table.tolist()]
         none = np.full(len(regions), -1)
-        trace = TensorTrace(found["name"], self.node(op), image, tuple(regions), none, none.copy(), element, coding)
+        trace = TensorTrace(found["name"], find_node(op), image, tuple(regions), none, none.copy(), element, coding)
         self.traces[found["sym_name"]] = _Trace(op, trace)
 
     @staticmethod
     def unique(op: MlirOp, name: str, names: Any) -> None:
         if name in names:
             raise MlirError(op.position, f"{op.name}: the symbol {name} is defined twice")
-
-    def node(self, op: MlirOp) -> str:
-        """Returns the ONNX node of an operation, which its location names."""
-        if op.location is None:
-            raise MlirError(
-                op.position,
-                f'{op.name}: no ONNX node as location, loc("NODE"); mlir-opt keeps them with --mlir-print-debuginfo',
-            )
-        return op.location
 
     def form(self, op: MlirOp) -> None:
         found = op.attributes
@@ -210,7 +253,7 @@ class _PimReader:
         slots = [self.slot(op, type_, number) for number, type_ in enumerate(found["slots"])]
         try:
             form = self.form_of(known, found["parameters"], slots, found.get("weight_bits", 0))
-        except _FAULTS as e:
+        except FAULTS as e:
             raise MlirError(op.position, f"pim.form: parameters: {e}") from None
         self.form_numbers[found["sym_name"]] = len(self.forms)
         self.forms.append(form)
@@ -235,15 +278,9 @@ class _PimReader:
     def form_of(
         self, known: tuple[type[Any], str | None], parameters: Any, slots: list[Buffer], weight_bits: int
     ) -> OperationForm:
-        """Returns a form. Raises an error of `_FAULTS` if operation, parameters and slots do not match."""
-        kind, function = known
-        decoder = RecordDecoder(self.modelled, slots)
-        if kind is Gather:
-            operation: Any = _gather(decoder, parameters, slots)
-        else:
-            given = decoder.fields(parameters, kind, without="function" if function else "")
-            operation = kind(**given, **({"function": function} if function else {}))
-        _check_window(getattr(operation, "window", None))
+        """Returns a form. Raises an error of `FAULTS` if operation, parameters and slots do not match."""
+        operation = decode_operation(known, parameters, slots, self.modelled)
+        check_window(getattr(operation, "window", None))
         form = OperationForm.from_operation(operation, weight_bits)
         shapes = [[(s.rows, s.width, s.channels, s.element) for s in each] for each in (form.slots, slots)]
         named = [slot.name for slot in form.slots[: form.operands + form.results]]
@@ -252,7 +289,7 @@ class _PimReader:
             raise ValueError(f"the slots of such an operation are {wanted}: operands, results, scratch")
         if not 0 <= weight_bits <= 64:
             raise ValueError(f"weights of {weight_bits} bits")
-        fault = find_operation_fault(operation) if kind not in (LoadRows, Repeat) else None
+        fault = find_operation_fault(operation) if known[0] not in (LoadRows, Repeat) else None
         if fault is not None:
             raise ValueError(fault)
         return form
@@ -269,7 +306,7 @@ class _PimReader:
         for each in op.regions[0]:
             if rows.halted:
                 raise MlirError(each.position, f"{each.name} is behind pim.halt")
-            self.check(each)
+            check_op(each, self.checked)
             if each.name in _TRANSFER_FORMS:
                 self.transfer(rows, each)
             elif "form" in each.attributes:
@@ -311,7 +348,7 @@ class _PimReader:
             matrix = RecordDecoder(self.modelled).decode(found["matrix"], Matrix | LineMatrix)
             group = ArrayGroup(found["layer"], matrix, found.get("weight_bits", 0))
             shape = matrix.rows[1] - matrix.rows[0], matrix.cols[1] - matrix.cols[0]
-        except _FAULTS as e:
+        except FAULTS as e:
             raise MlirError(op.position, f"pim.group: matrix: {e}") from None
         if found["weights"].type.shape != shape:
             raise MlirError(op.position, f"pim.group: weights are {found['weights'].type}, the matrix has {shape}")
@@ -383,7 +420,7 @@ class _PimReader:
         self.row(rows, op, (number, shift, 0, WHOLE_BUFFER, 0), used)
 
     def row(self, rows: _CoreRows, op: MlirOp, row: tuple[int, int, int, int, int], used: Sequence[int]) -> None:
-        node = self.nodes.setdefault(self.node(op), len(self.nodes))
+        node = self.nodes.setdefault(find_node(op), len(self.nodes))
         rows.rows.append((*row, node))
         rows.used += used
         rows.start.append(len(rows.used))
@@ -415,10 +452,11 @@ class _PimReader:
             {number: rows.op.position for number, rows in self.cores.items()},
             {number: tuple(rows.group_places) for number, rows in self.cores.items()},
             tuple(known.op.position for known in self.traces.values()),
+            module.position,
         )
 
 
-def _gather(decoder: RecordDecoder, parameters: Any, slots: Sequence[Buffer]) -> Gather[Buffer]:
+def _gather(decoder: RecordDecoder, parameters: Any) -> Gather[Any]:
     """Returns a `Gather`, whose pieces are rows (slot, source, target, channels)."""
     if not isinstance(parameters, dict) or parameters.keys() != {"result", "pieces"}:
         raise ValueError("a gather has the fields result and pieces")
@@ -429,7 +467,7 @@ def _gather(decoder: RecordDecoder, parameters: Any, slots: Sequence[Buffer]) ->
     return Gather(result, tuple(ChannelPiece(decoder.slot(slot), *rest) for slot, *rest in pieces.tolist()))
 
 
-def _check_window(window: Any) -> None:
+def check_window(window: Any) -> None:
     """Raises `ValueError` for a window whose table is too large to make, or has dimensions that do not match."""
     if window is None:
         return

@@ -21,7 +21,7 @@ from raptor.pim.step_columns import (
     OperationForm,
     StepColumns,
 )
-from raptor.spatial.operations import Gather
+from raptor.spatial.operations import Gather, Operation
 from raptor.spatial.tiles import ShapedValue
 from raptor.target.chip_elements import MODELLED_FLOAT
 
@@ -31,25 +31,25 @@ VERSION = 1
 
 def write_pim(program: PimProgram, made_by: str) -> str:
     """Returns a program as an MLIR module. made_by: name of the pass that returned it."""
-    body = "\n".join(_body(program))
+    body = "\n".join(pim_body(program))
+    return write_module("pim", program.name, made_by, body, modelled=uses_modelled_floats(program))
+
+
+def write_module(dialect: str, name: str, made_by: str, body: str, *, modelled: bool) -> str:
+    """Returns a module with this body. made_by: name of the pass. modelled: see `uses_modelled_floats`."""
     attributes = {
-        "sym_name": program.name,
-        "pim.version": VERSION,
-        "pim.pass": made_by,
-        "pim.source": content_digest(body),
-        "pim.floats": "modelled" if uses_modelled_floats(program) else "float32",
+        "sym_name": name,
+        f"{dialect}.version": VERSION,
+        f"{dialect}.pass": made_by,
+        f"{dialect}.source": text_digest(body),
+        f"{dialect}.floats": "modelled" if modelled else "float32",
     }
     return f'"builtin.module"() ({{\n{body}\n}}) {write_attribute(attributes)} : () -> ()\n'
 
 
-def content_digest(body: str) -> str:
-    """Returns a digest of the text of a program: equal model, chip, options and version give an equal one."""
+def text_digest(body: str) -> str:
+    """Returns a digest of the body of a module: equal model, chip, options and version give an equal one."""
     return hashlib.sha256(body.encode()).hexdigest()[:16]
-
-
-def source_digest(program: PimProgram) -> str:
-    """Returns the digest that a module of this program states."""
-    return content_digest("\n".join(_body(program)))
 
 
 def uses_modelled_floats(program: PimProgram) -> bool:
@@ -58,7 +58,8 @@ def uses_modelled_floats(program: PimProgram) -> bool:
     return next((value.element == MODELLED_FLOAT for value in values if value.element.kind == "float"), True)
 
 
-def _body(program: PimProgram) -> Iterator[str]:
+def pim_body(program: PimProgram) -> Iterator[str]:
+    """Yields the lines of a module: tensors, forms, and the program of each core."""
     for number, trace in enumerate(program.traces):
         yield f"  {_tensor(trace, number)}"
     tables = {id(core.steps.forms): core.steps.forms for core in program.cores.values()}
@@ -77,7 +78,8 @@ def _body(program: PimProgram) -> Iterator[str]:
         yield f"  }}) {write_attribute(attributes)} : () -> ()"
 
 
-def _location(node: str) -> str:
+def write_location(node: str) -> str:
+    """Returns the location of an operation: its ONNX node."""
     return f"loc({quote(node)})"
 
 
@@ -92,7 +94,7 @@ def _tensor(trace: TensorTrace, number: int) -> str:
     }
     if trace.coding is not None:
         attributes["coding"] = to_attribute(trace.coding)
-    return f'"pim.tensor"() {write_attribute(attributes)} : () -> () {_location(trace.node)}'
+    return f'"pim.tensor"() {write_attribute(attributes)} : () -> () {write_location(trace.node)}'
 
 
 def _form(form: OperationForm, number: int) -> str:
@@ -111,7 +113,11 @@ def _slot_type(slot: ShapedValue) -> MlirType:
 
 def form_parameters(form: OperationForm) -> dict[str, Any]:
     """Returns the fields of a form's operation as attributes; a buffer is the number of its slot."""
-    operation, place = form.operation, {slot: i for i, slot in enumerate(form.slots)}
+    return operation_parameters(form.operation, {slot: i for i, slot in enumerate(form.slots)})
+
+
+def operation_parameters(operation: Operation[Any], place: Mapping[Any, int]) -> dict[str, Any]:
+    """Returns the fields of an operation as attributes. place: the number that stands for each of its values."""
     if isinstance(operation, Gather):
         pieces = [(place[p.value], p.source, p.target, p.channels) for p in operation.pieces]
         return {"result": place[operation.result], "pieces": np.array(pieces, np.int64).reshape(-1, 4)}
@@ -158,7 +164,7 @@ def _group(group: ArrayGroup, handle: str) -> str:
 def _steps(steps: StepColumns, types: list[str], first_form: int, probes: list[tuple[int, str]]) -> Iterator[str]:
     """Yields the line of each step. Columns become lists, because their entries are read one by one."""
     names = [f"pim.{form.operation.mnemonic}" for form in steps.forms.forms]
-    nodes = [_location(node) for node in steps.nodes]
+    nodes = [write_location(node) for node in steps.nodes]
     columns = (steps.form, steps.node, steps.number, steps.peer, steps.span, steps.start[:-1], steps.start[1:])
     used: list[int] = steps.used.tolist()
     operands = [f"%{b}" for b in range(len(types))]

@@ -23,6 +23,8 @@ from raptor.mlir.syntax import (
     unquote,
 )
 
+MOST_RESULTS = 10_000
+"""Most results of an operation that are read."""
 MOST_NESTED = 32
 """Deepest nesting of attributes and regions that is read."""
 
@@ -30,7 +32,7 @@ _STRING = r'"(?:[^"\\\n]|\\.)*"'
 _FLAT = rf'\{{[^{{}}"\n]*(?:{_STRING}[^{{}}"\n]*)*\}}'
 _LOC = rf"loc\((?:{_STRING}|#\w+|unknown)\)"
 _LINE = re.compile(
-    rf'\s*(?:%(\w+) = )?("[\w.]+")\(([%\w, ]*)\) ?(<{_FLAT}>)? ?({_FLAT})? ?: '
+    rf'\s*(?:%(\w+) = )?("[\w.]+")\(([%#\w, ]*)\) ?(<{_FLAT}>)? ?({_FLAT})? ?: '
     rf"\(([^()\n]*)\) -> ([\w<>]+|\(\))(?: ({_LOC}))?[ \t]*(?=\n)"
 )
 _ENTRY = re.compile(
@@ -41,7 +43,7 @@ _TOKEN = re.compile(
     rf"(?P<string>{_STRING})"
     r"|(?P<float>-?\d+\.\d*(?:[eE][-+]?\d+)?)"
     r"|(?P<integer>-?\d+(?![\w.]))"
-    r"|(?P<value>%[\w$.-]+)"
+    r"|(?P<value>%[\w$.-]+(?:#\d+)?)"
     r'|(?P<symbol>@(?:[\w$.-]+|"(?:[^"\\\n]|\\.)*"))'
     r"|(?P<alias>#[\w.]+)"
     r"|(?P<label>\^\w+)"
@@ -409,7 +411,11 @@ class _Reader:
         start = self.at
         results: list[str] = []
         while self.peek("%"):
-            results.append(self.token("value")[0][1:])
+            name = self.token("value")[0][1:]
+            many = int(self.token("integer")[0]) if self.take(":") else None
+            if many is not None and not 0 < many <= MOST_RESULTS:
+                self.fail(f"{many} results of an operation")
+            results += [name] if many is None else [f"{name}#{k}" for k in range(many)]
             if not self.take(","):
                 self.expect("=")
                 break

@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from raptor.common.errors import UserError
-from raptor.mlir.dialect import AttributeSpec, Kind, OpSpec, pim_dialect
+from raptor.mlir.dialect import AttributeSpec, Kind, OpSpec, all_dialects
 
 
 def _import(name: str) -> Any:
@@ -17,7 +17,7 @@ def _import(name: str) -> Any:
 
 
 _builtin, _irdl, _traits = _import("dialects.builtin"), _import("irdl"), _import("traits")
-_BUFFER = _irdl.base(_builtin.MemRefType)
+_VALUES = {"memref": _irdl.base(_builtin.MemRefType), "tensor": _irdl.base(_builtin.TensorType)}
 
 _CONSTRAINTS: Mapping[Kind, Any] = {
     "i64": _builtin.IntegerAttr.constr(_builtin.i64),
@@ -25,6 +25,8 @@ _CONSTRAINTS: Mapping[Kind, Any] = {
     "symbol": _builtin.FlatSymbolRefAttrConstr,
     "i64s": _builtin.DenseArrayBase.constr(_builtin.i64),
     "dictionary": _irdl.base(_builtin.DictionaryAttr),
+    "list": _irdl.base(_builtin.ArrayAttr),
+    "f64": _irdl.base(_builtin.FloatAttr),
     "types": _irdl.base(_builtin.ArrayAttr),
     "type": _irdl.AnyAttr(),
     "resource": _irdl.base(_builtin.DenseResourceAttr),
@@ -32,10 +34,11 @@ _CONSTRAINTS: Mapping[Kind, Any] = {
 
 
 def make_context() -> Any:
-    """Returns an `xdsl.context.Context` with the dialects `builtin` and `pim`, which parses what RAPTOR writes."""
+    """Returns an `xdsl.context.Context` with the dialects that parse what RAPTOR writes."""
     context = _import("context").Context()
     context.load_dialect(_builtin.Builtin)
-    context.load_dialect(PIM)
+    for dialect in (PIM, SPAT):
+        context.load_dialect(dialect)
     return context
 
 
@@ -49,13 +52,14 @@ def _define(spec: OpSpec, parents: Mapping[str, Any]) -> Any:
     body: dict[str, Any] = {"__doc__": spec.meaning, "name": spec.name}
     for name, attribute in spec.attributes.items():  # `name` of an xDSL class is the name of the operation
         body[f"{name}_" if name == "name" else name] = _attribute(name, attribute)
-    if spec.buffers != "none":
-        body["buffers"] = (_irdl.operand_def if spec.buffers == "one" else _irdl.var_operand_def)(_BUFFER)
-    if spec.result:
-        body["result"] = _irdl.result_def(_BUFFER)
+    value = _VALUES[spec.values]
+    if spec.operands != "none":
+        body["values"] = (_irdl.operand_def if spec.operands == "one" else _irdl.var_operand_def)(value)
+    if spec.results != "none":
+        body["made"] = (_irdl.result_def if spec.results == "one" else _irdl.var_result_def)(value)
     if spec.region:
         body["body"] = _irdl.region_def("single_block")
-        traits.append(_traits.IsolatedFromAbove())
+        traits += [_traits.IsolatedFromAbove()] if spec.operands == "none" else []
     if spec.symbol:
         traits.append(_traits.SymbolOpInterface())
     if spec.terminator:
@@ -72,5 +76,5 @@ def _make_dialect(name: str, specs: Mapping[str, OpSpec]) -> Any:
     return _import("ir").Dialect(name, [parents[each] for each in specs], [])
 
 
-PIM = _make_dialect("pim", pim_dialect())
-"""The dialect `pim`."""
+PIM, SPAT = (_make_dialect(name, specs) for name, specs in all_dialects().items())
+"""The dialects `pim` and `spat`."""

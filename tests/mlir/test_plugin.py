@@ -8,7 +8,7 @@ import pytest
 
 from raptor import mlir
 from raptor.mlir import plugin
-from raptor.mlir.dialect import pim_dialect
+from raptor.mlir.dialect import all_dialects
 from tests.mlir.mutations import programs
 from tests.mlir.test_round_trip import assert_equal_streams, levels
 from tests.mlir.wrong_modules import WRONG
@@ -29,8 +29,9 @@ needs_llvm = pytest.mark.skipif(
 
 def test_the_source_has_every_operation(tmp_path: Path):
     assert plugin.main([str(tmp_path / "plugin")]) == 0
-    source = (tmp_path / "plugin" / "Pim.td").read_text()
-    assert all(f'def {spec.class_name} : Pim_Op<"{name[4:]}"' in source for name, spec in pim_dialect().items())
+    for dialect, specs in all_dialects().items():
+        source = (tmp_path / "plugin" / f"{dialect.capitalize()}.td").read_text()
+        assert all(f"def {spec.class_name} : {dialect.capitalize()}_Op<" in source for spec in specs.values())
 
 
 def test_wrong_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -44,7 +45,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plugin")
     plugin.write_plugin(folder)
     subprocess.run(["make", "-s", f"LLVM={LLVM}"], cwd=folder, check=True, capture_output=True)
-    return folder / "RaptorPim.so"
+    return folder / "Raptor.so"
 
 
 def run_plugin(library: Path, text: str) -> subprocess.CompletedProcess[bytes]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raptor import mlir
-from raptor.mlir.dialect import pim_dialect
+from raptor.mlir.dialect import all_dialects
 from tests.mlir.mutations import programs
 from tests.mlir.test_round_trip import assert_equal_streams, levels
 from tests.mlir.wrong_modules import WRONG
@@ -30,7 +30,11 @@ def through_xdsl(text: str) -> str:
 
 
 def test_every_operation_has_a_class():
-    assert {each.name for each in module("raptor.mlir.xdsl_dialect").PIM.operations} == pim_dialect().keys()
+    made = module("raptor.mlir.xdsl_dialect")
+    classes = {"pim": made.PIM.operations, "spat": made.SPAT.operations}
+    assert {name: {each.name for each in found} for name, found in classes.items()} == {
+        name: {*specs} for name, specs in all_dialects().items()
+    }
 
 
 @pytest.mark.parametrize("name", ["thesis", "integers", "lines", "lookup"])
