@@ -13,8 +13,7 @@ import numpy as np
 from raptor.common.errors import VerifyError
 from raptor.mapping.decision import Matrix
 from raptor.mapping.modes.line_unfolding import LineMatrix
-from raptor.mlir.dialect import spat_classes
-from raptor.mlir.pim_reader import (
+from raptor.mlir.checks import (
     FAULTS,
     MOST_ELEMENTS,
     check_header,
@@ -23,6 +22,7 @@ from raptor.mlir.pim_reader import (
     decode_operation,
     find_node,
 )
+from raptor.mlir.dialect import spat_classes
 from raptor.mlir.reader import MlirOp
 from raptor.mlir.records import RecordDecoder, element_of
 from raptor.mlir.spat_writer import Placed, graph_of, spat_body, tile_type
