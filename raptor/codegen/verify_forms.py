@@ -19,7 +19,7 @@ from raptor.target.arch import Target
 from raptor.target.opcode_tables import PARAMETER_BYTES
 
 _FAULTS = (ArithmeticError, AssertionError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
-"""What emitting the instructions of an operation with wrong parameters may raise."""
+"""Exceptions of emitting the instructions of an operation with wrong parameters."""
 _VALUE = {"rd": 0, "rs1": 1, "a": 2}
 _OFFSET = 3
 _BY_GROUP = (isa.AccessCount.ROWS, isa.AccessCount.COLUMNS)

@@ -15,7 +15,7 @@ from raptor.spatial.operations import ChannelPiece, Gather
 MOST_ELEMENTS = 2**26
 """Most elements of a buffer, and entries of the table of a window, that are read."""
 FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What operations with wrong parameters may raise when a property of them is computed."""
+"""Exceptions of computing a property of an operation with wrong parameters."""
 
 
 def check_header(module: MlirOp, dialect: str) -> tuple[str, str, bool]:

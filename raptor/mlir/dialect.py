@@ -87,7 +87,7 @@ class OpSpec:
 
     @property
     def class_name(self) -> str:
-        """Name of the operation's class in Python and C++, such as `PimApplyLine`."""
+        """Name of the operation's class in Python and C++: PimApplyLine for pim.apply_line."""
         return "".join(word.capitalize() for word in self.name.replace(".", "_").split("_"))
 
     def fault(self, attributes: Mapping[str, Any]) -> str | None:

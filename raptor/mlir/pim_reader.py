@@ -73,6 +73,11 @@ class PimModule:
             for group, place in zip(core.groups, self.groups[number], strict=True):
                 if group not in known:
                     raise MlirError(place, f"the mapping of {group.layer!r} has no such matrix")
+        nodes = {node for core in own.cores.values() for node in core.steps.nodes}
+        for number, core in self.program.cores.items():
+            unknown = np.array([node not in nodes for node in core.steps.nodes], np.bool_)
+            for step in np.flatnonzero(unknown[core.steps.node])[:1].tolist():
+                raise MlirError(int(self.steps[number][step]), "its location is no ONNX node that the program has")
         wanted = {trace.tensor: _content(trace) for trace in own.traces}
         for trace, place in zip(self.program.traces, self.traces, strict=True):
             if wanted.pop(trace.tensor, None) != _content(trace):
@@ -107,7 +112,7 @@ def read_pim_module(module: MlirOp) -> PimModule:
 
 @dataclass(slots=True)
 class _CoreRows:
-    """What was read of the core: buffers by name in the text, and a row for each step."""
+    """Content of a core while it is read: buffers by name in the text, and a row for each step."""
 
     op: MlirOp
     buffers: dict[str, int] = field(default_factory=dict[str, int])

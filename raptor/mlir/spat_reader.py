@@ -53,6 +53,10 @@ class SpatModule:
         graph = graph_of(own)
         reader = _read(self.module, {tile.name: tile for tile in (*graph.dataflow.constants, *graph.literals.values())})
         cores, positions = tuple(reader.cores), tuple(reader.positions)
+        nodes = {(compute.node, compute.op_type) for compute in graph.computes}
+        for compute, place in zip(reader.computes, reader.places, strict=True):
+            if (compute.node, compute.op_type) not in nodes or (compute.layer and compute.layer not in graph.filters):
+                raise MlirError(place, "its ONNX node, operator or layer is none that the program has")
         if isinstance(own, Partition):
             return Partition(replace(graph, computes=tuple(reader.computes)), cores, positions)
         order = reader.order(self.module, len(graph.computes), isinstance(own, Schedule))
@@ -113,7 +117,8 @@ class _SlottedForm:
 class _SpatReader:
     """Collects computes and fetches. constants: by name, or None to make them up.
 
-    values: the tiles of the text by name in the text. sequence: number of each compute, and -1 - number of each fetch.
+    values: the tiles of the text by name in the text. places: of each
+    compute. sequence: for each compute and fetch, whether it is a fetch, and its number.
     """
 
     modelled: bool
@@ -122,6 +127,7 @@ class _SpatReader:
     forms: dict[str, _SlottedForm] = field(default_factory=dict[str, _SlottedForm])
     matrices: dict[str, tuple[str, Matrices]] = field(default_factory=dict[str, tuple[str, Matrices]])
     computes: list[Compute] = field(default_factory=list[Compute])
+    places: list[int] = field(default_factory=list[int])
     cores: list[int] = field(default_factory=list[int])
     positions: list[float] = field(default_factory=list[float])
     fetches: list[Fetch] = field(default_factory=list[Fetch])
@@ -270,6 +276,7 @@ class _SpatReader:
         for name, tile in zip(op.results, results, strict=True):
             self.define(op, name, tile)
         self.computes.append(compute)
+        self.places.append(op.position)
         self.cores.append(found["core"])
         self.positions.append(found["position"])
         self.sequence.append((False, found["number"]))

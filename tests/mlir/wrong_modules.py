@@ -107,4 +107,4 @@ VERIFIED = {
     "a matrix that the core does not have": (r"weights = array<i64: \d+", "weights = array<i64: 99", "array group"),
     "a channel beyond the input": (r"channel = 0 : i64, ", "channel = 2 : i64, ", "accesses bytes|channel"),
 }
-"""What the verifier finds in a module that can be read: pattern, change, words."""
+"""Modules that can be read, and that the verifier refuses: pattern, change, words."""

@@ -71,3 +71,13 @@ def test_streams_alone_have_no_model(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert report(out, "--annotate", tmp_path / "a.onnx") == 2
     assert "--annotate: " in capsys.readouterr().err
     assert not (tmp_path / "a.onnx").exists()
+
+
+def test_a_joined_node_has_no_figures(tmp_path: Path):
+    own = model(named=True)
+    out = raptor.compile(own, mapping="raptor", **CHIP).save(tmp_path / "out")
+    assert report(out, "--annotate", tmp_path / "a.onnx", "-o", tmp_path / "page.html", "-q") == 0
+    annotated = onnx.ModelProto.FromString((tmp_path / "a.onnx").read_bytes())
+    figures = {each.name: [p.key for p in each.metadata_props if p.key != "author"] for each in annotated.graph.node}
+    assert figures["conv"]
+    assert figures["flat"] == []
