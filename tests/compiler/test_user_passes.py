@@ -15,7 +15,8 @@ from raptor.pim import PimProgram
 from tests.mlir.mutations import text_of
 from tests.mlir.test_wrong_modules import compile_from
 from tests.pipeline import THESIS_CHIP, thesis_model
-from tests.tiny_models import make_model, node
+from tests.segmented_models import sandwich
+from tests.tiny_models import node
 
 OPTIONS: dict[str, Any] = {"mapping": "raptor", **THESIS_CHIP}
 MODEL = thesis_model(3, 5)
@@ -96,8 +97,7 @@ def test_not_before_the_pass():
 
 
 def test_not_for_several_programs():
-    nodes = [node("Relu", "x", "r", name="one"), node("Mul", "r r", "m", name="square"), node("Relu", "m", "y")]
-    model = make_model(nodes, {"x": (1, 8)}, ["y"], {})
+    model = sandwich([node("Mul", "a a", "b", name="square")])
     with pytest.raises(UserError, match="of one program, but the model is compiled as several"):
         raptor.compile(model, host_nodes=["square"], passes={"lower": fail}, xbar=8, cores=4)
 
