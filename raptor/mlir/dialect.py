@@ -12,23 +12,9 @@ import numpy as np
 
 from raptor.graph.ir import MapFunction
 from raptor.mlir.syntax import MlirType, ResourceHandle, SymbolRef
-from raptor.pim.operations import LoadRows, Repeat
-from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
+from raptor.pim.operations import Load, LoadRows, Receive, Repeat, Send, Store
 from raptor.spatial.ir import Copy, TakeRows
-from raptor.spatial.operations import (
-    ApplyFilters,
-    ApplyLine,
-    Average,
-    Dot,
-    Gather,
-    Move,
-    Operation,
-    Overlap,
-    Pool,
-    Softmax,
-    Stencil,
-    Vector,
-)
+from raptor.spatial.operations import OneResult, Operation, Pool, Vector
 
 Kind: TypeAlias = Literal["i64", "f64", "string", "symbol", "i64s", "dictionary", "types", "list", "type", "resource"]
 """Kind of an attribute: an integer, a float, a string, a reference, `array<i64>`, a dictionary, an array of types,
@@ -104,18 +90,27 @@ class OpSpec:
         return next((f"{self.name}: {name} is missing" for name in missing), None)
 
 
-STEP_CLASSES: tuple[type[Operation[Any]], ...] = (
-    *(ApplyFilters, ApplyLine, Overlap, Vector, Pool, Stencil, Dot, Average, Gather, Move, Softmax),
-    *(Requantise, RequantiseAtOnce, Bound, Lookup, LoadRows, Repeat),
-)
-"""The operations of PimIR that have forms."""
+_TRANSFERS = (Load, Store, Send, Receive)
+_SPATIAL = (Copy, TakeRows)
+
+
+def _operation_classes() -> list[type[Operation[Any]]]:
+    """Returns all operations of SpatialIR and PimIR by name, so that one that is added needs no entry here."""
+    found, left = list[type[Operation[Any]]](), list[type[Operation[Any]]]([Operation])
+    while left:
+        inner: list[type[Operation[Any]]] = left.pop().__subclasses__()
+        left += inner
+        found += [kind for kind in inner if kind is not OneResult and kind.__module__.startswith("raptor.")]
+    return sorted(found, key=lambda kind: kind.__name__)
 
 
 @cache
 def step_classes() -> Mapping[str, tuple[type[Operation[Any]], str | None]]:
     """Returns the class of each operation of PimIR by its name in the text, and its function, if it has several."""
     found: dict[str, tuple[type[Operation[Any]], str | None]] = {}
-    for kind in STEP_CLASSES:
+    for kind in _operation_classes():
+        if kind in (*_TRANSFERS, *_SPATIAL):
+            continue
         if kind is Vector:
             found |= {f"v{name}": (Vector, name) for name in get_args(MapFunction)}
         elif kind is Pool:
