@@ -187,7 +187,7 @@ def _steps(steps: StepColumns, types: list[str], first_form: int, probes: list[t
         arguments, kinds = ", ".join([operands[b] for b in buffers]), ", ".join([types[b] for b in buffers])
         yield f'    "{names[form]}"({arguments}) {{{inside}}} : ({kinds}) -> () {nodes[node]}'
         while step == i:
-            written = used[start + counts[form]]
+            written: int = used[start + counts[form]]
             yield f'    "pim.probe"(%{written}) {probe} : ({types[written]}) -> ()'
             step, probe = next(after)
 

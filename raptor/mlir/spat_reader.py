@@ -54,15 +54,17 @@ class SpatModule:
         reader = _read(self.module, {tile.name: tile for tile in (*graph.dataflow.constants, *graph.literals.values())})
         cores, positions = tuple(reader.cores), tuple(reader.positions)
         nodes = {(compute.node, compute.op_type) for compute in graph.computes}
+        layers = {compute.layer for compute in graph.computes}
         for compute, place in zip(reader.computes, reader.places, strict=True):
-            if (compute.node, compute.op_type) not in nodes or (compute.layer and compute.layer not in graph.filters):
+            if (compute.node, compute.op_type) not in nodes or compute.layer not in layers:
                 raise MlirError(place, "its ONNX node, operator or layer is none that the program has")
         if isinstance(own, Partition):
             return Partition(replace(graph, computes=tuple(reader.computes)), cores, positions)
         order = reader.order(self.module, len(graph.computes), isinstance(own, Schedule))
-        at = np.argsort([number for number in order if number < len(graph.computes)], kind="stable").tolist()
+        numbers = [number for number in order if number < len(graph.computes)]
+        at: list[int] = np.argsort(numbers, kind="stable").tolist()
         computes = tuple([reader.computes[k] for k in at])
-        cores, positions = (tuple([column[k] for k in at]) for column in (cores, positions))
+        cores, positions = tuple([cores[k] for k in at]), tuple([positions[k] for k in at])
         placed = own.placed if isinstance(own, Schedule) else own
         same = replace(placed, graph=replace(graph, computes=computes))
         if positions != tuple(map(float, placed.positions)) or not _equal(same, placed):

@@ -7,6 +7,7 @@ constants) are handles: a reader takes them from the compilation that goes on wi
 import re
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from raptor.mlir.pim_writer import operation_parameters, write_location, write_module
 from raptor.mlir.records import element_name, to_attribute
@@ -113,9 +114,9 @@ class _SpatWriter:
             form = self.form(op)
             inside[op.result.name] = made = self.new()
             types = ", ".join([str(tile_type(tile)) for tile in slots])
-            attributes = f"form = @f{form}, name = {quote(op.result.name)}"
+            inner = f"form = @f{form}, name = {quote(op.result.name)}"
             body.append(
-                f'    %{made} = "spat.{op.mnemonic}"({", ".join(read)}) {{{attributes}}} : ({types}) -> '
+                f'    %{made} = "spat.{op.mnemonic}"({", ".join(read)}) {{{inner}}} : ({types}) -> '
                 f"{tile_type(op.result)}"
             )
         types = ", ".join([str(tile_type(tile)) for tile in compute.results])
@@ -124,7 +125,7 @@ class _SpatWriter:
         for tile in compute.results:
             self.values[tile.name] = self.new()
             results.append(f"%{self.values[tile.name]}")
-        attributes = {"number": number, "op_type": compute.op_type, "layer": compute.layer, **place}
+        attributes: dict[str, Any] = {"number": number, "op_type": compute.op_type, "layer": compute.layer, **place}
         if compute.matrices:
             attributes["matrices"] = self.matrix_list(compute)
         made_by = f"{', '.join(results)} = " if results else ""
