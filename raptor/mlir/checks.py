@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from raptor.mlir.dialect import find_spec
+from raptor.mlir.dialect import OpSpec, find_spec
 from raptor.mlir.pim_writer import VERSION
 from raptor.mlir.reader import MlirOp
 from raptor.mlir.records import RecordDecoder
@@ -36,26 +36,33 @@ def check_header(module: MlirOp, dialect: str) -> tuple[str, str, bool]:
     return get("pass", str), get("source", str), floats == "modelled"
 
 
-def check_op(op: MlirOp, checked: set[tuple[str, int]]) -> None:
-    """Checks an operation with the table of its dialect. checked: attributes that were found right before."""
+def check_op(op: MlirOp, checked: set[tuple[Any, ...]]) -> None:
+    """Checks an operation with the table of its dialect. checked: what was found right before."""
+    shape = op.name, len(op.results), len(op.result_types), len(op.operands), len(op.operand_types), len(op.regions)
     key = op.name, id(op.attributes)
+    if key in checked and shape in checked:
+        return
     spec = find_spec(op.name)
     if spec is None:
         raise MlirError(op.position, f"{op.name}: no such operation")
-    if key not in checked:
-        fault = spec.fault(op.attributes)
-        if fault is not None:
-            raise MlirError(op.position, fault)
-        checked.add(key)
-    if len(op.results) != len(op.result_types) or not spec.accepts(spec.results, len(op.results)):
-        raise MlirError(op.position, f"{op.name} has {len(op.results)} results instead of {spec.results}")
+    fault = spec.fault(op.attributes) or _shape_fault(op, spec)
+    if fault is not None:
+        raise MlirError(op.position, fault)
+    checked |= {key, shape}
+
+
+def _shape_fault(op: MlirOp, spec: OpSpec) -> str | None:
+    """Returns which number of results, operands or regions is wrong; None if none is."""
     count = len(op.operands)
+    if len(op.results) != len(op.result_types) or not spec.accepts(spec.results, len(op.results)):
+        return f"{op.name} has {len(op.results)} results instead of {spec.results}"
     if count != len(op.operand_types):
-        raise MlirError(op.position, f"{op.name} has {count} operands, but {len(op.operand_types)} types of them")
+        return f"{op.name} has {count} operands, but {len(op.operand_types)} types of them"
     if not spec.accepts(spec.operands, count):
-        raise MlirError(op.position, f"{op.name} has {count} operands")
+        return f"{op.name} has {count} operands"
     if len(op.regions) != spec.region:
-        raise MlirError(op.position, f"{op.name} has {len(op.regions)} regions instead of {int(spec.region)}")
+        return f"{op.name} has {len(op.regions)} regions instead of {int(spec.region)}"
+    return None
 
 
 def find_node(op: MlirOp) -> str:

@@ -78,6 +78,16 @@ class OpSpec:
 
     def fault(self, attributes: Mapping[str, Any]) -> str | None:
         """Returns what is wrong with the attributes of such an operation; None if nothing is."""
+        kinds, required = _expected(self.name)
+        for name, value in attributes.items():  # nearly all attributes are right, and there are many
+            if type(value) is not kinds.get(name) or (type(value) is np.ndarray and value.dtype.kind != "i"):
+                break
+        else:
+            if required <= attributes.keys():
+                return None
+        return self._described(attributes)
+
+    def _described(self, attributes: Mapping[str, Any]) -> str | None:
         for name, value in attributes.items():
             spec = self.attributes.get(name)
             if spec is None:
@@ -337,6 +347,15 @@ def spat_dialect() -> Mapping[str, OpSpec]:
 def all_dialects() -> Mapping[str, Mapping[str, OpSpec]]:
     """Returns the operations of each dialect, by name of the dialect."""
     return {"pim": pim_dialect(), "spat": spat_dialect()}
+
+
+@cache
+def _expected(name: str) -> tuple[Mapping[str, type], frozenset[str]]:
+    """Returns the Python type of each attribute of an operation, and the names of those that it must have."""
+    spec = find_spec(name)
+    attributes: Mapping[str, AttributeSpec] = {} if spec is None else spec.attributes
+    required = frozenset(each for each, attribute in attributes.items() if not attribute.optional)
+    return {each: _PYTHON[attribute.kind] for each, attribute in attributes.items()}, required
 
 
 @cache

@@ -148,7 +148,7 @@ class _PimReader:
     nodes: dict[str, int] = field(default_factory=dict[str, int])
     traces: dict[str, _Trace] = field(default_factory=dict[str, _Trace])
     cores: dict[int, _CoreRows] = field(default_factory=dict[int, _CoreRows])
-    checked: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    checked: set[tuple[Any, ...]] = field(default_factory=set[tuple[Any, ...]])
 
     def top(self, op: MlirOp) -> None:
         """Reads an operation of the module."""

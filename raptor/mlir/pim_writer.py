@@ -174,7 +174,7 @@ def _steps(steps: StepColumns, types: list[str], first_form: int, probes: list[t
     lists: list[list[Any]] = [column.tolist() for column in columns]
     rows = zip(*lists, strict=True)
     for i, (form, node, number, peer, (first, count), start, end) in enumerate(rows, 1):
-        buffers = used[start:end]
+        buffers: list[int] = used[start:end]
         span = "" if first == WHOLE_BUFFER else f", span = array<i64: {first}, {count}>"
         if form == LOAD:
             inside = f"globalSrc = {number} : i64{span}"
@@ -187,7 +187,7 @@ def _steps(steps: StepColumns, types: list[str], first_form: int, probes: list[t
         arguments, kinds = ", ".join([operands[b] for b in buffers]), ", ".join([types[b] for b in buffers])
         yield f'    "{names[form]}"({arguments}) {{{inside}}} : ({kinds}) -> () {nodes[node]}'
         while step == i:
-            written: int = used[start + counts[form]]
+            written = buffers[counts[int(form)]]
             yield f'    "pim.probe"(%{written}) {probe} : ({types[written]}) -> ()'
             step, probe = next(after)
 

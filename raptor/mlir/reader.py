@@ -8,7 +8,7 @@ regular expression; the rest by recursive descent. Attributes and types that occ
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -32,7 +32,7 @@ _STRING = r'"(?:[^"\\\n]|\\.)*"'
 _FLAT = rf'\{{[^{{}}"\n]*(?:{_STRING}[^{{}}"\n]*)*\}}'
 _LOC = rf"loc\((?:{_STRING}|#\w+|unknown)\)"
 _LINE = re.compile(
-    rf'\s*(?:%(\w+) = )?("[\w.]+")\(([%#\w, ]*)\) ?(<{_FLAT}>)? ?({_FLAT})? ?: '
+    rf'\s*(?:%(\w+) = )?("[\w.]+")\((|%[\w#]+(?:, %[\w#]+)*)\) ?(<{_FLAT}>)? ?({_FLAT})? ?: '
     rf"\(([^()\n]*)\) -> ([\w<>]+|\(\))(?: ({_LOC}))?[ \t]*(?=\n)"
 )
 _ENTRY = re.compile(
@@ -53,8 +53,7 @@ _TOKEN = re.compile(
 _ALIAS = re.compile(r"^(#\w+) = loc\((.*)\)[ \t]*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class MlirOp:
+class MlirOp(NamedTuple):
     """An operation: its name, results and operands by name, attributes, types, location and place in the text.
 
     location: the text in `loc("...")`, or None if it is none of an ONNX node. regions: the operations of each region.
@@ -396,7 +395,7 @@ class _Reader:
         op = MlirOp(
             name[1:-1],
             (result,) if result else (),
-            tuple([each.strip()[1:] for each in operands.split(",")]) if operands else (),
+            tuple(operands[1:].split(", %")) if operands else (),
             self._flat(properties, attributes, start),
             self._types(given, start),
             self._types(made, start),

@@ -134,7 +134,7 @@ class _SpatReader:
     positions: list[float] = field(default_factory=list[float])
     fetches: list[Fetch] = field(default_factory=list[Fetch])
     sequence: list[tuple[bool, int]] = field(default_factory=list[tuple[bool, int]])
-    checked: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    checked: set[tuple[Any, ...]] = field(default_factory=set[tuple[Any, ...]])
 
     def top(self, op: MlirOp) -> None:
         """Reads an operation of the module."""
