@@ -61,6 +61,9 @@ def test_accepted_and_printed(library: Path):
             done = run_plugin(library, mlir.dump(program, made_by))
             assert not done.returncode, done.stderr.decode()[:500]
             assert_equal_streams(done.stdout.decode(), of)
+        done = run_plugin(library, mlir.dump(of.schedule, "schedule"))
+        assert not done.returncode, done.stderr.decode()[:500]
+        assert mlir.load(done.stdout.decode()).made_by == "schedule"
 
 
 @needs_llvm

@@ -42,6 +42,7 @@ def test_through_xdsl(name: str):
     of = programs()[name]
     for made_by, program in levels(of).items():
         assert_equal_streams(through_xdsl(mlir.dump(program, made_by)), of)
+    assert mlir.load(through_xdsl(mlir.dump(of.schedule, "schedule"))).made_by == "schedule"
 
 
 @pytest.mark.parametrize("name", [name for name, wrong in WRONG.items() if wrong.everywhere])
