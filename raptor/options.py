@@ -23,10 +23,12 @@ from raptor.common.options.option_texts import (
     NAMES,
     OPERATORS,
     SHAPES,
+    STATES,
     NamedValueFormat,
     NameListFormat,
 )
 from raptor.common.options.option_values import (
+    CONSTANTS_LOAD,
     CUTS,
     DEFAULT_DEVICE,
     DEFAULT_STRATEGY,
@@ -50,6 +52,7 @@ from raptor.common.options.option_values import (
     parse_mapping,
     parse_names,
     parse_shapes,
+    parse_states,
     parse_values_by_name,
     parse_xbar,
 )
@@ -226,6 +229,27 @@ class NumberOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ResidencyOptions:
+    """Values that stay in local memory between two samples."""
+
+    resident_constants: bool = _option(
+        parse_flag,
+        f"{CONSTANTS_LOAD}; reloaded: for each sample; resident: once, by a program of its own after power-up.",
+        default=False,
+        example="resident",
+        typed=CONSTANTS_LOAD,
+        not_with=("rounds", "whose programs take turns in the same memory"),
+    )
+    states: Mapping[str, str] = _option(
+        parse_states,
+        "Output that is the next value of an input and stays on the chip, such as h0=hn; auto: by names.",
+        example="x=y",
+        texts=STATES,
+        not_with=("rounds", "whose programs take turns in the same memory"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class HostOptions:
     """Nodes that run on the host: with `host`, all that the chip cannot compute; named operators and nodes always."""
 
@@ -310,6 +334,7 @@ class CompileOptions:
     inputs: ModelInputs = ModelInputs()
     mapping: MappingOptions = MappingOptions()
     numbers: NumberOptions = NumberOptions()
+    residency: ResidencyOptions = ResidencyOptions()
     host: HostOptions = HostOptions()
     rounds: RoundOptions = RoundOptions()
     output: OutputOptions = OutputOptions()
@@ -392,6 +417,8 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
     emit_ops: str | Path | None
     knobs: Mapping[str, float] | None
     requant: Requant | None
+    resident_constants: bool
+    states: Mapping[str, str] | str | None
     rounds: bool
     batch: int | None
     device: str | Path | None

@@ -16,6 +16,7 @@ from raptor.compiler import pipeline
 from raptor.compiler.mapping_search import search_mapping
 from raptor.compiler.pass_driver import Driver, PassResults
 from raptor.frontend import LoadedModel
+from raptor.frontend.state_pairs import find_states
 from raptor.graph.ir import (
     EXTENDED_FUNCTIONS,
     Filter,
@@ -26,12 +27,13 @@ from raptor.graph.ir import (
     Operator,
     Softmax,
 )
+from raptor.graph.residency import Residency
 from raptor.mapping.decide import StoredDecision
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, changed_knobs, parse_knobs
 from raptor.mapping.mapping_file import make_mapping_file, read_mapping
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, STORED_ORDER, OrderObjective
 from raptor.mapping.strategies import STRATEGIES, Strategy, rows_strategy
-from raptor.options import CompileOptions, NumberOptions, RoundOptions
+from raptor.options import CompileOptions, NumberOptions, ResidencyOptions, RoundOptions
 from raptor.output import file_contents, files
 from raptor.output.compile_report import make_report
 from raptor.output.writer import ProgramArtifacts
@@ -101,6 +103,8 @@ def make_request(options: CompileOptions) -> CompileRequest:
         "dims": options.inputs.dims,
         "mapping": mapping.mapping,
         "isa": "base" if options.numbers.base_isa else "extended",
+        **({"states": dict(options.residency.states)} if options.residency.states else {}),
+        **({"resident_constants": True} if options.residency.resident_constants else {}),
         **({"chips": chip.chips} if chip.chips > 1 else {}),
         **({"optimize": mapping.objective} if mapping.objective else {}),
         **({"effort": mapping.effort} if mapping.effort else {}),
@@ -181,7 +185,8 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     if options.numbers.base_isa:
         _refuse_extensions(model.graph)
     _check_numbers(model.graph, arch, options.numbers)
-    graph = pipeline.prepare_graph(model.graph, arch, request.requantising, driver=driver)
+    graph = set_residency(model.graph, options.residency)
+    graph = pipeline.prepare_graph(graph, arch, request.requantising, driver=driver)
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
     completed = pipeline.complete(mapped, arch, aim=chosen.aim, driver=driver)
@@ -220,10 +225,17 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         mapping=mapping,
         report=make_report(mapped.graph, tiles, decision, program, streams, arch, warnings, trials),
         records={i: stream.records for i, stream in streams.cores.items()},
+        resident=file_contents.make_resident(tiles, program, streams, arch),
         weights=file_contents.collect_weights(program, tiles),
         constants=memory.constant_values,
         onnx_bytes=model.onnx_bytes,
     )
+
+
+def set_residency(graph: Graph, options: ResidencyOptions) -> Graph:
+    """Returns an imported graph that knows what stays on the chip. Raises `UserError` as `find_states` does."""
+    states = find_states(graph, options.states) if options.states else ()
+    return replace(graph, residency=Residency(options.resident_constants, states))
 
 
 def _check_numbers(graph: Graph, arch: Target, options: NumberOptions) -> None:

@@ -85,7 +85,7 @@ def measure_accuracy(
 
 
 def _read(program: LoadedProgram, data: Path, samples: int | None) -> LabelledData:
-    output = program.memory.outputs[0]
+    output = program.outputs[0]
     if len(output.shape) > 1 and output.shape[0] != 1:
         raise UserError(
             f"output {output.name!r} has shape {list(output.shape)}: accuracy needs the scores of one sample; compile "

@@ -16,8 +16,10 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.options import arguments
 from raptor.compiler import pipeline
+from raptor.compiler.analysis.memory_advice import advise_memory
 from raptor.compiler.analysis.refinements import Change, changes
 from raptor.compiler.analysis.unstreamed_tensors import UnstreamedTensor, find_unstreamed_tensors
+from raptor.compiler.compilation import set_residency
 from raptor.compiler.pass_driver import Driver
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import filter_key
@@ -29,7 +31,7 @@ from raptor.mapping.mapping_file import read_mapping
 from raptor.mapping.modes.plan_cache import plan_layers
 from raptor.mapping.modes.plan_choice import LayerPlan, pareto_front
 from raptor.mapping.transformer.token_stages import find_stages
-from raptor.options import ChipOptions, ModelInputs, collect_options, read_options
+from raptor.options import ChipOptions, ModelInputs, ResidencyOptions, collect_options, read_options
 from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport, LayerReport, read_report
 from raptor.target.arch import Target, load_chip
@@ -163,7 +165,8 @@ class MappingExplanation:
     what the decision changes after the layers are placed, and the order of work. `whole`: tensors that are assembled
     from lines or cut into lines, because some operator does not stream. `vector`: nodes with work on vector units, most
     work first; only for integer programs, where most of it is requantisation. `what_if`: results with one part of the
-    chip twice as fast, for each part; empty unless requested. `rounds`: for a program in rounds, where it was cut and
+    chip twice as fast, for each part; empty unless requested. `advice`: sentences about values that could stay on the
+    chip between two samples. `rounds`: for a program in rounds, where it was cut and
     why; `layers` then lists the layers of all rounds, `latency_ns` is the time of a batch with writing, `interval_ns`
     is this time divided by the samples of the batch, and the bounds are for the longest round.
     """
@@ -181,6 +184,7 @@ class MappingExplanation:
     whole: tuple[UnstreamedTensor, ...] = ()
     vector: tuple[VectorWork, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
+    advice: tuple[str, ...] = ()
     rounds: RoundCutting | None = None
     version: int = VERSION
 
@@ -233,6 +237,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> MappingExplanation:
     run = cycle_model.run_cycle_model(machine)
     builtin.check_ended(machine, run)
     done = _Simulated(machine, run, compute_least_work(machine), instruction_nodes.read_provenance(program, machine))
+    latency_ns = run.last_tick * machine.period_ns
     interval_ns, _, _ = builtin.measure_steady_state(machine, STREAMED_SAMPLES, counting=False)
     bounds = _bounds(done, report.cores_available)
     graph, mapped, arch = _read_decision(folder, manifest)
@@ -242,7 +247,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> MappingExplanation:
         program=str(folder),
         model=manifest.model,
         strategy=report.strategy,
-        latency_ns=run.last_tick * machine.period_ns,
+        latency_ns=latency_ns,
         interval_ns=interval_ns,
         bounds=bounds,
         binds=_bottleneck(bounds, interval_ns, found),
@@ -252,6 +257,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> MappingExplanation:
         whole=find_unstreamed_tensors(partition.graph, arch) if isinstance(mapped.decision.flow, LineFlow) else (),
         vector=_vector(done, report) if manifest.numbers != "float" else (),
         what_if=try_faster_parts(machine, STREAMED_SAMPLES) if faster else (),
+        advice=tuple(advise_memory(graph, partition, arch, (latency_ns, interval_ns, bounds.port))),
     )
 
 
@@ -413,9 +419,10 @@ def _imported(folder: Path, manifest: files.OutputManifest) -> tuple[Graph, Targ
     try:
         inputs = read_options(ModelInputs, {name: recorded.get(name) for name in collect_options(ModelInputs)})
         chip = read_options(ChipOptions, {"arch": file, "bits": recorded["bits"]})
+        kept = read_options(ResidencyOptions, {name: recorded.get(name) for name in collect_options(ResidencyOptions)})
     except (KeyError, UserError) as e:
         raise UserError(f"{folder / files.MANIFEST}: options: not those of a compilation: {e}") from e
-    arch, graph = load_chip(chip), frontend.load(model, inputs).graph
+    arch, graph = load_chip(chip), set_residency(frontend.load(model, inputs).graph, kept)
     requant = manifest.integers.requant if manifest.integers else "exact"
     return pipeline.prepare_graph(graph, arch, RequantMethod(requant)), arch
 

@@ -77,6 +77,8 @@ def show_explanation(found: MappingExplanation, console: LiteralConsole, *, quie
         console.print()
     console.print(_totals(found))
     console.print(found.binds, style="bold")
+    for sentence in found.advice:
+        console.print(sentence, soft_wrap=True)
     if found.what_if:
         console.print()
         console.print("What if a part were twice as fast, with the same program", style="bold")
