@@ -16,7 +16,7 @@ from raptor.common.options import arguments
 from raptor.common.options.option_values import STREAM_FORMAT, WEIGHT_FORMAT, StreamFormat, WeightFormat
 from raptor.common.package_clashes import require_own_packages
 from raptor.common.process.gc_policy import pause_gc
-from raptor.compiler.pass_driver import Driver, parse_driver
+from raptor.compiler.pass_driver import Driver, parse_driver, parse_passes
 from raptor.options import CompileKeywords, CompileOptions, read_options
 from raptor.output import writer
 from raptor.output.compile_report import CompileReport, read_any_report
@@ -213,7 +213,11 @@ class Program:
 
 
 def compile(
-    model: "str | Path | onnx.ModelProto", *, driver: Driver | None = None, **options: Unpack[CompileKeywords]
+    model: "str | Path | onnx.ModelProto",
+    *,
+    driver: Driver | None = None,
+    passes: Mapping[str, Callable[[Any], Any]] | None = None,
+    **options: Unpack[CompileKeywords],
 ) -> Program:
     """Compiles an ONNX model.
 
@@ -249,10 +253,16 @@ def compile(
     the least time of a batch, or, if `optimize` is `writes`, with the fewest written cells. `cuts` other than `best`
     are for comparison: `first-fit` makes each round as long as it fits, `each-layer` as short as possible.
 
+    Passes: `passes` are functions by the name of the pass whose result they get, such as {"lower": change}. Each
+    returns a value of the same type, which the verifier of that pass checks, and the compilation goes on with it
+    (docs/how-to/mlir.md).
+
     Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled, and
     `CapacityError` if the chip is too small.
     """
-    return compile_program(model, read_options(CompileOptions, options, CompileKeywords), parse_driver(driver))
+    own = parse_driver(driver)
+    own.passes = {**own.passes, **parse_passes(passes)}
+    return compile_program(model, read_options(CompileOptions, options, CompileKeywords), own)
 
 
 def compile_program(model: "str | Path | onnx.ModelProto", options: CompileOptions, driver: Driver) -> Program:
