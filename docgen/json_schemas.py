@@ -13,7 +13,7 @@ import validator.simulate.simulation_report
 from raptor.compiler.analysis.explain import MappingExplanation
 from raptor.compiler.analysis.inspection import ModelInspection
 from raptor.mapping.mapping_file import MappingFile
-from raptor.output import files, round_files
+from raptor.output import files, resident_files, round_files
 from raptor.output.compile_report import CompileReport
 from raptor.target.arch.pimsim_schema import ArchFile
 from raptor.target.device_file import DeviceFile
@@ -35,6 +35,7 @@ FILE_CLASSES: dict[str, type[BaseModel]] = {
     files.REPORT: CompileReport,
     files.MANIFEST: files.OutputManifest,
     files.ROUNDS: round_files.RoundList,
+    files.RESIDENT: resident_files.ResidentMap,
     files.DEVICE: DeviceFile,
 }
 """Schemas by name of the file in an output directory."""

@@ -15,7 +15,7 @@ from raptor.common.options.option_values import Requant
 from raptor.graph.ir import Filter, Graph, Requantise
 from raptor.graph.requantise.vector_program import RequantiseRecipe
 from raptor.graph.residency import StatePair
-from raptor.output import files
+from raptor.output import files, resident_files
 from raptor.output.crossbar_matrices import CrossbarMatrices
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.pim.ir import CoreProgram
@@ -197,7 +197,7 @@ class ResidentValues:
     records: streams by name of the auxiliary program and core.
     """
 
-    memory: files.ResidentMap
+    memory: resident_files.ResidentMap
     records: Mapping[str, Mapping[int, isa.Records]]
 
 
@@ -209,25 +209,25 @@ def make_resident(
         return None
     cores = tuple(_resident_spans(program.cores[i], arch) for i in streams.auxiliary[files.INIT])
     states = tuple(_resident_state(graph, pair, program) for pair in graph.residency.states)
-    kept = files.ResidentMap(cores=cores, states=states)
+    kept = resident_files.ResidentMap(cores=cores, states=states)
     records = {name: {i: s.records for i, s in cores.items()} for name, cores in streams.auxiliary.items()}
     return ResidentValues(kept, records)
 
 
-def _resident_state(graph: SpatialGraph, pair: StatePair, program: PimProgram) -> files.ResidentState:
+def _resident_state(graph: SpatialGraph, pair: StatePair, program: PimProgram) -> resident_files.ResidentState:
     """Returns where each core holds parts of a state."""
     tensor = graph.tensors[pair.input]
     regions = {part.tile.name: part.region for part in tensor.parts}
-    tiles: list[files.LocalTile] = []
+    tiles: list[resident_files.LocalTile] = []
     for core in program.cores.values():
         assert core.addresses is not None, "buffers have addresses"
         for number in core.resident.tolist():
             region = regions.get(core.steps.buffers.name(number))
             if region is not None:
-                place, address = (region.channels, region.rows, region.cols), int(core.addresses[number])
-                channels, rows, cols = place
-                tiles.append(files.LocalTile(channels=channels, rows=rows, cols=cols, core=core.core, address=address))
-    return files.ResidentState(
+                place = {"channels": region.channels, "rows": region.rows, "cols": region.cols}
+                address = int(core.addresses[number])
+                tiles.append(resident_files.LocalTile(**place, core=core.core, address=address))
+    return resident_files.ResidentState(
         input=pair.input,
         output=pair.output,
         coding=_coding(tensor.parts[0].tile.element, tensor.coding),
@@ -238,12 +238,12 @@ def _resident_state(graph: SpatialGraph, pair: StatePair, program: PimProgram) -
     )
 
 
-def _resident_spans(core: CoreProgram, arch: Target) -> files.ResidentMemory:
+def _resident_spans(core: CoreProgram, arch: Target) -> resident_files.ResidentCore:
     """Returns the spans of a core's resident buffers, by address."""
     assert core.addresses is not None, "buffers have addresses"
     start, size = core.addresses[core.resident], core.steps.buffers.sizes(arch)[core.resident]
     spans = sorted(zip(start.tolist(), size.tolist(), strict=True))
-    return files.ResidentMemory(core=core.core, spans=tuple(spans))
+    return resident_files.ResidentCore(core=core.core, spans=tuple(spans))
 
 
 def collect_weights(program: PimProgram, graph: SpatialGraph) -> dict[int, CrossbarMatrices]:

@@ -12,7 +12,8 @@ from raptor.common.files import file_access
 from raptor.common.options import arguments
 from raptor.common.options.option_values import parse_arch_source
 from raptor.output import files
-from raptor.output.files import ARCH, MemoryMap, ResidentMap, SimulatorConfig
+from raptor.output.files import ARCH, MemoryMap, SimulatorConfig
+from raptor.output.resident_files import ResidentMap
 from raptor.target.arch import Target
 from raptor.target.isa import Records
 from validator.checks.findings import Finding, RuleTopic, Severity
@@ -87,7 +88,7 @@ def _resident(folder: Path) -> ResidentMap | None:
     """Returns what stays in local memory between two samples of a program."""
     if not (folder / files.RESIDENT).is_file():
         return None
-    return file_access.read_json_file(files.ResidentMap, folder, files.RESIDENT)
+    return file_access.read_json_file(ResidentMap, folder, files.RESIDENT)
 
 
 def _of_segments(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:

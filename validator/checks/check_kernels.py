@@ -1,4 +1,4 @@
-"""Compiled loops over the streams: register values, memory accesses, hazards, communication.
+"""Compiled loops over the streams: register values, memory accesses, hazards, live bytes.
 
 `rules` is the table of `raptor.target.opcode_tables`.
 """
@@ -44,8 +44,6 @@ ANY_COLUMNS = 2**16
 """Columns assumed for a product of an unknown group: many, so that there are no false `UNWRITTEN`."""
 # Faults of `find_hazards`.
 UNSEEN, LOST_ORDER, ADJACENT, BOTTOM = 1, 2, 4, 8
-# Kinds of steps in `run_communication`, and reasons why a core is blocked.
-FREE, ON_SEND, ON_RECV, ON_WAIT = range(4)
 
 
 @kernel
@@ -160,12 +158,8 @@ def check_accesses(
     """
     top = np.int64(cover.size)
     for core in range(starts.size - 1):
-        dirty = np.int64(0)
         groups = shape_first[core + 1] - shape_first[core]
-        for k in range(resident_first[core], resident_first[core + 1]):
-            end = min(resident[k, 1], top)
-            cover[resident[k, 0] : end] = 1
-            dirty = max(dirty, end)
+        dirty = _cover_resident(core, resident_first, resident, cover)
         for i in range(starts[core], starts[core + 1]):
             op = opcode[i]
             is_product = rules[op, RuleColumn.UNIT] == MATRIX
@@ -198,6 +192,17 @@ def check_accesses(
                 elif end - start == size and not _all_set(cover, start, end):
                     faults[i] |= np.uint8(UNWRITTEN)
         cover[:dirty] = 0
+
+
+@helper
+def _cover_resident(core, resident_first, resident, cover):
+    """Marks what was written before the stream of a core. Returns the end of the last byte that is marked."""
+    dirty = np.int64(0)
+    for k in range(resident_first[core], resident_first[core + 1]):
+        end = min(resident[k, 1], np.int64(cover.size))
+        cover[resident[k, 0] : end] = 1
+        dirty = max(dirty, end)
+    return dirty
 
 
 @helper
@@ -386,62 +391,6 @@ def _judge(really, seen, engine, other, other_seen, other_engine, is_global):
     if depends:
         return UNSEEN
     return LOST_ORDER if rewrites else 0
-
-
-@kernel
-@interpret_first(us=lambda args: 5 * args[0][-1], until_us=4e5)
-def run_communication(
-    starts: Any, kind: Any, partner: Any, value: Any, event: Any, at: Any, blocked: Any, tokens: Any
-) -> None:
-    """Executes only sends, receives and tokens, until no core can continue.
-
-    The steps of a core begin at `starts[core]`: `kind` is ON_SEND, ON_RECV, ON_WAIT, or FREE for sync; `partner` the
-    other core, `value` the number of tokens, `event` the register. `at[core]` becomes the step reached, `blocked[core]`
-    the reason why the core waits there. The order in which the cores run does not matter: a rendezvous has two fixed
-    sides, and only their owner takes tokens.
-    """
-    cores = starts.size - 1
-    queue = np.empty(cores, np.int64)
-    queued = np.ones(cores, np.bool_)
-    for core in range(cores):
-        queue[core], at[core] = core, starts[core]
-    head, waiting = 0, cores
-    while waiting > 0:
-        core = queue[head % cores]
-        head += 1
-        waiting -= 1
-        queued[core] = False
-        blocked[core] = FREE
-        while at[core] < starts[core + 1]:
-            step = at[core]
-            other = partner[step]
-            if kind[step] == FREE:
-                at[core] += 1
-                if 0 <= other < cores:
-                    tokens[other, event[step] & 31] += 1
-                    if blocked[other] == ON_WAIT and not queued[other]:
-                        queue[(head + waiting) % cores], queued[other] = other, True
-                        waiting += 1
-            elif kind[step] == ON_WAIT:
-                if tokens[core, event[step] & 31] < value[step]:
-                    blocked[core] = ON_WAIT
-                    break
-                tokens[core, event[step] & 31] -= value[step]
-                at[core] += 1
-            else:
-                meets = 0 <= other < cores and other != core and at[other] < starts[other + 1]
-                if meets:
-                    there = at[other]
-                    meets = partner[there] == core and kind[there] + kind[step] == ON_SEND + ON_RECV
-                    meets = meets and (kind[there] == ON_SEND or kind[there] == ON_RECV)
-                if not meets:
-                    blocked[core] = kind[step]
-                    break
-                at[core] += 1
-                at[other] += 1
-                if not queued[other]:
-                    queue[(head + waiting) % cores], queued[other] = other, True
-                    waiting += 1
 
 
 @kernel

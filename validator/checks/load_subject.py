@@ -14,6 +14,7 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.process.thread_pool import CheckedThreadPool
 from raptor.output import files
+from raptor.output.resident_files import ResidentMap
 from raptor.target import arch as architectures
 from raptor.target.arch import NETWORK_FILE
 from raptor.target.instruction_json import DECODE_ERRORS as NOT_JSON
@@ -48,7 +49,7 @@ def load_subject(path: str | Path, arch: str | Path | None = None) -> CheckSubje
     if source.is_dir() and (source / files.MEMORY).is_file():
         subject.memory = file_access.read_json_file(files.MemoryMap, source, files.MEMORY)
     if source.is_dir() and (source / files.RESIDENT).is_file():
-        subject.resident = file_access.read_json_file(files.ResidentMap, source, files.RESIDENT)
+        subject.resident = file_access.read_json_file(ResidentMap, source, files.RESIDENT)
     if subject.chip is not None and str(arch) not in architectures.arch_presets():  # a preset's table is complete
         read_network(subject, subject.chip)
     return subject

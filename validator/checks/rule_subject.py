@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from raptor.output.files import MemoryMap, ResidentMap
+from raptor.output.files import MemoryMap
+from raptor.output.resident_files import ResidentMap
 from raptor.target.arch import Target
 from raptor.target.isa import Records
 from raptor.target.opcode_tables import OPCODE_RULES, Bytes

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.output.files import ResidentState, TensorCoding, TensorPlace
+from raptor.output.files import TensorCoding, TensorPlace
+from raptor.output.resident_files import ResidentState
 from raptor.target.tensor_layout import Floats, Image, TensorRegion
 from validator.engines import machine
 from validator.engines.machine import Machine

@@ -16,14 +16,13 @@ from raptor.output.files import (
     MemoryMap,
     OutputManifest,
     ProbeList,
-    ResidentMap,
-    ResidentState,
     SimulatorConfig,
     TensorCoding,
     TensorPlace,
     TensorProbe,
     TrimTable,
 )
+from raptor.output.resident_files import ResidentMap, ResidentState
 from raptor.target import encoding
 from raptor.target.arch import Target, read_stored_target
 from raptor.target.isa import Records

@@ -15,11 +15,11 @@ from raptor.output.files import (
     MemoryMap,
     OutputManifest,
     ProbeList,
-    ResidentState,
     SimulatorConfig,
     TensorPlace,
     TrimTable,
 )
+from raptor.output.resident_files import ResidentState
 from raptor.target.isa import Records
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 import raptor
 from raptor.common.errors import UserError
-from raptor.output.files import LocalTile
+from raptor.output.resident_files import LocalTile
 from tests.stateful_models import Reference, recurrent_image, recurrent_step
 from validator import checks
 from validator.errors import ProgramError

@@ -163,7 +163,7 @@ def message_size(subject: CheckSubject) -> Iterator[RuleHit]:
 
 def execute_communication(subject: CheckSubject) -> CommunicationResult:
     """Executes the sends, receives and tokens of the program, once; returns where each core stops."""
-    from validator.checks.check_kernels import (
+    from validator.checks.communication_kernels import (
         FREE,
         ON_RECV,
         ON_SEND,
@@ -200,7 +200,7 @@ def execute_communication(subject: CheckSubject) -> CommunicationResult:
 
 def _waits_for(c: CommunicationResult, core: int) -> list[int]:
     """Returns the other cores that could release `core`: its partner, or cores that still have tokens for its event."""
-    from validator.checks.check_kernels import FREE, ON_WAIT
+    from validator.checks.communication_kernels import FREE, ON_WAIT
 
     step = int(c.reached[core])
     if c.kind[step] != ON_WAIT:
@@ -265,7 +265,7 @@ def _circle(subject: CheckSubject, c: CommunicationResult, circle: list[int]) ->
     advice="sync to this core and event register as many times as its waits take tokens",
 )
 def wait_starved(subject: CheckSubject) -> Iterator[RuleHit]:
-    from validator.checks.check_kernels import ON_WAIT
+    from validator.checks.communication_kernels import ON_WAIT
 
     c = execute_communication(subject)
     for core in (int(core) for core in c.stuck_cores()):
