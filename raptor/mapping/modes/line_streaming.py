@@ -1,7 +1,7 @@
 """Finds the tensors that stream line by line, and cuts their channels into ranges."""
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 
@@ -118,19 +118,36 @@ def _is_view(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], multi
         return False
     if all(graph.tensors[name].image.pixels == 1 for name in node.inputs):
         return node.output in parts and is_token_layout(graph.tensors[node.output].image)
+    if node.output in parts and node.output not in multiplied and takes_short_runs(graph, node):
+        return False
     tokens = any(is_token_layout(graph.tensors[name].image) for name in (*node.inputs, node.output))
     operand = node.output in multiplied and node.output not in parts
     return (tokens or operand) and all(name in parts for name in node.inputs)
 
 
 def find_gathers(graph: Graph, parts: Mapping[str, ChannelRanges]) -> dict[str, Node]:
-    """Returns the moves of model inputs that get cores of their own, by name of the result.
+    """Returns the moves that get cores of their own, by name of the result.
 
-    Their lines are put together from many lines. The inputs are there from the beginning, so each of some cores can
-    load what its columns need. `parts`: see `line_channel_ranges`.
+    Lines that are put together from many lines of model inputs: these are there from the beginning, so each of some
+    cores can load what its columns need. And vectors that are cut into pixels, each of some cores takes some of them.
+    `parts`: see `line_channel_ranges`.
     """
-    views, read = find_views(graph, parts), {name for node in graph.nodes for name in node.inputs}
-    return {node.output: node for node in graph.nodes if node.output in read - views and _is_gather(graph, node, parts)}
+    views, readers = find_views(graph, parts), graph.readers()
+    return {
+        node.output: node
+        for node in graph.nodes
+        if node.output in readers
+        and (
+            _cuts_vector(graph, node, readers[node.output]) if node.output in views else _is_gather(graph, node, parts)
+        )
+    }
+
+
+def _cuts_vector(graph: Graph, node: Node, readers: Sequence[Node]) -> bool:
+    """True if a move cuts a tensor of one pixel into pixels of one line, for element-wise functions alone."""
+    image = graph.tensors[node.output].image
+    alone = len(node.inputs) == 1 and graph.tensors[node.inputs[0]].image.pixels == 1
+    return alone and image.rows == 1 and all(isinstance(reader.operator, Elementwise) for reader in readers)
 
 
 def _is_gather(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges]) -> bool:
@@ -141,7 +158,18 @@ def _is_gather(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges]) -> 
         return False
     images = [graph.tensors[name].image for name in node.inputs]
     places = MoveOrigins.from_sources(node.operator.sources, graph.tensors[node.output].image, images)
-    return places.most_lines() > MOST_LINES
+    return places.most_lines() > MOST_LINES or takes_short_runs(graph, node)
+
+
+def takes_short_runs(graph: Graph, node: Node) -> bool:
+    """True if a node moves elements of model inputs in runs of, on average, less than half a pixel of the result.
+
+    So does a `Gather` by an index of single elements. Each run is copied, which is far more work than to load them.
+    """
+    if not isinstance(node.operator, Move) or not set(graph.inputs).issuperset(node.inputs):
+        return False
+    runs = np.count_nonzero(np.diff(node.operator.sources.reshape(-1)) != 1) + 1
+    return runs > 2 * graph.tensors[node.output].image.pixels
 
 
 def can_stream_product(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], views: Container[str]) -> bool:
