@@ -3,7 +3,13 @@
 import pytest
 from onnx import ModelProto
 
-from raptor.mapping.modes.produced_constants import fit_constants, loads_at_port_ns, product_ns, relieve_port
+from raptor.mapping.modes.produced_constants import (
+    PORT_SHARE,
+    fit_constants,
+    loads_at_port_ns,
+    product_ns,
+    relieve_port,
+)
 from raptor.spatial.refinement import make_constants
 from raptor.target.timing import global_port_ns
 from tests.pipeline import Passes, chip, passes
@@ -19,13 +25,13 @@ def test_the_largest_constants_come_first():
     assert fit_constants({"a": 100, "b": 120, "c": 20}, 2, ARCH) == {"a", "b", "c"}
 
 
-def test_cores_with_least_work_come_first_until_the_port_is_no_busier_than_a_core():
+def test_cores_with_least_work_come_first_until_the_port_does_not_bind():
     saved_ns = loads_at_port_ns(LONG.values(), ARCH) - global_port_ns(ARCH, 1)
-    busy_ns = {0: 9000.0, 1: 100.0, 2: 300.0, 3: 200.0}
+    busy_ns, enough_ns = {0: 9000.0, 1: 100.0, 2: 300.0, 3: 200.0}, PORT_SHARE * 9000.0
     spare = dict.fromkeys(range(4), LONG)
-    assert relieve_port(spare, busy_ns, 9000.0, ARCH) == []
-    assert relieve_port(spare, busy_ns, 9000.0 + saved_ns, ARCH) == [1]
-    assert relieve_port(spare, busy_ns, 9000.0 + 1.5 * saved_ns, ARCH) == [1, 3]
+    assert relieve_port(spare, busy_ns, enough_ns, ARCH) == []
+    assert relieve_port(spare, busy_ns, enough_ns + saved_ns, ARCH) == [1]
+    assert relieve_port(spare, busy_ns, enough_ns + 1.5 * saved_ns, ARCH) == [1, 3]
     assert relieve_port(spare, busy_ns, 99000.0, ARCH) == [1, 3, 2, 0]
 
 
@@ -33,8 +39,9 @@ def test_a_product_counts_as_work_of_its_core():
     """The core becomes the busiest, so the port no longer binds."""
     product = product_ns(LONG.values(), ARCH)
     saved_ns = loads_at_port_ns(LONG.values(), ARCH) - global_port_ns(ARCH, 1)
-    assert product > saved_ns
-    assert relieve_port({0: LONG, 1: LONG}, {0: 1000.0, 1: 1000.0}, 1000.0 + 2 * saved_ns, ARCH) == [0]
+    assert PORT_SHARE * product > saved_ns
+    port_ns = PORT_SHARE * 1000.0 + 2 * saved_ns
+    assert relieve_port({0: LONG, 1: LONG}, {0: 1000.0, 1: 1000.0}, port_ns, ARCH) == [0]
 
 
 def test_a_constant_as_short_as_the_input_of_a_product_is_loaded():
