@@ -5,14 +5,14 @@ gets its next faster grid of cores, as long as cores are left. `raptor.mapping.d
 """
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 
 from raptor.common.errors import RaptorError
-from raptor.graph.ir import Graph, Node
+from raptor.graph.ir import Graph, Move, Node
 from raptor.graph.layers import find_filters, graph_tile_channels
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.bin_packing import pack_layers
@@ -178,8 +178,12 @@ class RowMapper:
         gathers = {node.output: node for nodes in self.gathers.values() for node in nodes}
         passed = {node.output for node in gathers.values() if takes_short_runs(graph, node)}
         read = {name for node in graph.nodes if node.output not in gathers.keys() - passed for name in node.inputs}
+        lines = Counter[str]()
+        for node in graph.nodes:
+            if isinstance(node.operator, Move) and node.output not in gathers:
+                lines |= Counter(dict.fromkeys(node.inputs, graph.tensors[node.output].image.rows))
         loads = {
-            n: list(load_plans(graph.tensors[n].image, arch, parts[n], self.epilogues.get(n, NO_EPILOGUE)))
+            n: list(load_plans(graph.tensors[n].image, arch, parts[n], self.epilogues.get(n, NO_EPILOGUE), lines[n]))
             for n in graph.inputs
             if n in parts and n in read and n not in fed
         }

@@ -54,18 +54,22 @@ CountedBlocks = tuple[tuple[LineBlock, int], ...]
 
 
 def load_plans(
-    image: Image, arch: Target, parts: ChannelRanges = (), after: Epilogue = NO_EPILOGUE
+    image: Image, arch: Target, parts: ChannelRanges = (), after: Epilogue = NO_EPILOGUE, lines: int = 0
 ) -> Iterator[LayerPlan]:
     """Yields plans to load a model input: every core loads what it needs, or loaders load columns and pass them on.
 
     A plan without loaders has a grid without cores. `parts`: channel ranges of the input. `after`: epilogue of the
-    load, which depends on the input alone.
+    load, which depends on the input alone. `lines`: lines that moves make of the input, if these are more than it has;
+    each reader then takes a message for each of them.
     """
     widths = [high - low for low, high in parts]
     line, readers = image.width * image.channels, estimate_input_readers(arch)
     flit = memory_flit_ns(arch)
     read_ns = readers * (load_ns(arch, -(-2 * line // readers)) - flit) + flit
-    yield LayerPlan(LineGrid((), (), (), 1, 1, 0, 1), 0, image.rows * read_ns + after.core_ns(1, 1, widths))
+    moved = max(0, lines - image.rows) * readers
+    moved_ns = moved * (message_ns(arch, -(-image.elements // max(1, moved))) + MESSAGE_OVERHEAD_NS)
+    first_ns = image.rows * read_ns + moved * flit + after.core_ns(1, 1, widths)
+    yield LayerPlan(LineGrid((), (), (), 1, 1, 0, 1), 0, first_ns)
     for cols in split_evenly((0, image.width), readers):
         shares = [(end - begin) * image.channels for begin, end in cols]
         pieces = readers / len(cols) + 1
@@ -73,11 +77,8 @@ def load_plans(
         # All loaders share the only port of global memory, where small loads take nearly as long as large ones.
         port_ns = sum(global_port_ns(arch, share) for share in shares)
         line_ns = max(load_ns(arch, max(shares)) + pieces * message, port_ns)
-        yield LayerPlan(
-            LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1),
-            0,
-            image.rows * line_ns + after.core_ns(1 / len(cols), 1, widths),
-        )
+        core_ns = image.rows * line_ns + moved_ns / len(cols) + after.core_ns(1 / len(cols), 1, widths)
+        yield LayerPlan(LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, core_ns)
 
 
 def estimate_input_readers(arch: Target) -> int:
