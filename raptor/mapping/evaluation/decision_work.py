@@ -7,7 +7,7 @@ messages are counted between the cores that will exchange them. Tests compare it
 from collections import Counter
 from collections.abc import Collection
 
-from raptor.graph.ir import Dot, Filter, Graph, Move, Node
+from raptor.graph.ir import Dot, Filter, Graph, Move, Node, Take
 from raptor.graph.layers import filter_key
 from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LineFlow, LineUnfolding
 from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, PlacedCell
@@ -19,7 +19,7 @@ from raptor.mapping.evaluation.node_work import NodeWork
 from raptor.mapping.evaluation.product_work import add_product
 from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.evaluation.whole_layer_work import add_whole_layer
-from raptor.mapping.evaluation.whole_work import add_whole_node, cut_lines, store_output
+from raptor.mapping.evaluation.whole_work import add_whole_node, bring_whole, cut_lines, store_output
 from raptor.mapping.modes.line_streaming import can_stream_product
 from raptor.mapping.modes.produced_constants import (
     choose_produced,
@@ -77,10 +77,26 @@ def _add_node(walk: WorkWalk, node: Node) -> None:
             walk.start_work(node.output, 1, walk.needs_all(node))
         case Dot() as operator if can_stream_product(walk.graph, node, walk.facts.parts, walk.facts.views):
             add_product(walk, node, operator)
+        case Take() if walk.gatherers(node):
+            _add_lookup(walk, node)
         case Move() if moves_by_line(walk, node):
             add_line_move(walk, node)
         case _:
             add_line_node(walk, node)
+
+
+def _add_lookup(walk: WorkWalk, node: Node) -> None:
+    """Adds an embedding lookup that has cores of its own: each loads a row of the table for each of its pixels."""
+    image, parts = walk.image(node.output), walk.facts.parts[node.output]
+    cells = tuple(PlacedCell(*cols, core) for cols, core in walk.gatherers(node))
+    work = walk.start_work(node.output, image.rows, walk.needs_all(node))
+    for cell in cells:
+        bring_whole(walk, work, node.inputs[0], cell.core)
+        pixels = image.rows * cell.width
+        for low, high in parts:
+            work.load(walk.chip(node.output), cell.core, high - low, pixels)
+        work.compute_ns[cell.core] += len(parts) * pixels * 4 * ISSUE_NS
+    walk.layouts[node.output] = CellLayout(image, parts, (tuple(cells for _ in parts),))
 
 
 def _add_layer(walk: WorkWalk, node: Node, operator: Filter) -> None:

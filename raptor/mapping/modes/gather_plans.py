@@ -1,4 +1,4 @@
-"""Plans of moves of model inputs that get cores of their own, alone or in groups that share them.
+"""Plans of moves and embedding lookups that get cores of their own, alone or in groups that share them.
 
 Each core puts together some columns of each line. It loads what these need from global memory or, where an input has
 loaders, takes it from them. Results that element-wise operators combine are gathered on the same cores, so none of
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raptor.common.union_find import DisjointSets
-from raptor.graph.ir import Elementwise, Graph, Indices, Move, Node
+from raptor.graph.ir import Elementwise, Graph, Indices, Move, Node, Take
 from raptor.graph.rearrangement import MoveOrigins
 from raptor.mapping.decision import LineGrid
 from raptor.mapping.knobs import MESSAGE_OVERHEAD_NS
@@ -45,16 +45,18 @@ def group_gathers(graph: Graph, gathers: Mapping[str, Node]) -> dict[str, tuple[
 def gather_plans(
     nodes: Sequence[Node], graph: Graph, arch: Target, parts: ChannelRanges, after: Mapping[str, Epilogue]
 ) -> Iterator[LayerPlan]:
-    """Yields plans to put together lines from model inputs, some columns on each core.
+    """Yields plans to put together lines, some columns on each core.
 
-    A core loads all that its columns need of each line of an input at once, if it is dense, and copies it in runs.
-    `nodes`: a group of `group_gathers`. `parts`: channel ranges of the results. `after`: the epilogues, by name of the
-    result.
+    A core loads all that its columns need of each line of an input at once, if it is dense, and copies it in runs. For
+    a lookup, it loads a row of the table for each pixel. `nodes`: a group of `group_gathers`. `parts`: channel ranges
+    of the results. `after`: epilogues, by name of the result.
     """
     image = graph.tensors[nodes[0].output].image
     widths, readers = [high - low for low, high in parts], estimate_input_readers(arch)
     message = message_ns(arch, -(-image.width * image.channels // readers)) + MESSAGE_OVERHEAD_NS
-    moves = [_GatheredMove.from_node(node, graph) for node in nodes]
+    moves = [
+        _Lookup(image) if isinstance(node.operator, Take) else _GatheredMove.from_node(node, graph) for node in nodes
+    ]
     for cols in split_evenly((0, image.width), arch.usable_cores):
         times = [[move.times_ns(own, arch) for own in cols] for move in moves]
         busiest_ns = max(sum(own_ns for own_ns, _ in of_core) for of_core in zip(*times, strict=True))
@@ -63,6 +65,18 @@ def gather_plans(
         after_ns = sum(after.get(node.output, NO_EPILOGUE).core_ns(1 / len(cols), 1, widths) for node in nodes)
         grid = LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1)
         yield LayerPlan(grid, 0, max(busiest_ns + sent_ns, port_ns) + after_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """An embedding lookup. image: of its result."""
+
+    image: Image
+
+    def times_ns(self, cols: Range, arch: Target) -> tuple[float, float]:
+        """Returns the work in ns of the core that looks up some columns, and its time at the port of global memory."""
+        pixels, channels = self.image.rows * (cols[1] - cols[0]), self.image.channels
+        return pixels * (load_ns(arch, channels) + 4 * ISSUE_NS), pixels * global_port_ns(arch, channels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from raptor.graph.ir import (
     Rename,
     Softmax,
     Stencil,
+    Take,
 )
 from raptor.graph.layers import layer_target
 from raptor.graph.rearrangement import MoveOrigins
@@ -126,21 +127,26 @@ def _is_view(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], multi
 
 
 def find_gathers(graph: Graph, parts: Mapping[str, ChannelRanges]) -> dict[str, Node]:
-    """Returns the moves that get cores of their own, by name of the result.
+    """Returns the moves and embedding lookups that get cores of their own, by name of the result.
 
-    Lines that are put together from many lines of model inputs: these are there from the beginning, so each of some
-    cores can load what its columns need. And vectors that are cut into pixels, each of some cores takes some of them.
-    `parts`: see `line_channel_ranges`.
+    Moves that put lines together from many lines of model inputs: these are there from the beginning, so each of some
+    cores can load what its columns need. Moves that cut vectors into pixels, and lookups: each of some cores takes some
+    pixels. `parts`: see `line_channel_ranges`.
     """
     views, readers = find_views(graph, parts), graph.readers()
-    return {
-        node.output: node
-        for node in graph.nodes
-        if node.output in readers
-        and (
-            _cuts_vector(graph, node, readers[node.output]) if node.output in views else _is_gather(graph, node, parts)
-        )
-    }
+    attends = any(isinstance(node.operator, Dot) for node in graph.nodes)
+    found: dict[str, Node] = {}
+    for node in graph.nodes:
+        read = readers.get(node.output, ())
+        if isinstance(node.operator, Take):
+            chosen = node.output in parts and not attends  # tokens of a transformer are taken where they are read
+        elif node.output in views:
+            chosen = _cuts_vector(graph, node, read)
+        else:
+            chosen = _is_gather(graph, node, parts)
+        if read and chosen:
+            found[node.output] = node
+    return found
 
 
 def _cuts_vector(graph: Graph, node: Node, readers: Sequence[Node]) -> bool:
