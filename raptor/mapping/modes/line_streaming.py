@@ -43,11 +43,21 @@ SHARE_OF_COLUMNS = 0.9
 """Share of a core's columns for the blocks inside an image; blocks at its edges have matrices of their own."""
 
 
+WIDE_XBARS, CORES_PER_RANGE = 20, 32
+"""Largest number of crossbars of a block's matrix where ranges are narrower anyway, and cores of the chip for a range.
+
+A product of 20 crossbars takes 1.7 times as long as one of a single crossbar on `bench`. Intervals on 400 cores for 16,
+20 and 32 crossbars, and without, in us: 11x11 kernels on 20 x 24 pixels 384, 310, 332, 373; 80 taps of a signal 109,
+117, 149, 192. Each core of the layer before sends to all ranges, so there are few on small chips.
+"""
+
+
 def output_ranges(operator: Filter, ins: ChannelRanges, arch: Target) -> ChannelRanges:
     """Cuts the output channels of a layer into ranges of at most the rows of a crossbar.
 
     A block of input pixels is multiplied for all output pixels that read it: as many columns as these have channels. If
-    a core has too few for one pixel and all channels of a range, ranges are narrower, so that it holds full blocks.
+    a core has too few for one pixel and all channels of a range, ranges are narrower, so that it holds full blocks, and
+    on a large chip narrower still, so that more cores share the work of a block.
     `ins`: channel ranges of the input. `arch`: the target with the widths of the layer.
     """
     outs, window, rows = operator.weights.shape[2], operator.window, arch.xbar_rows
@@ -55,7 +65,8 @@ def output_ranges(operator: Filter, ins: ChannelRanges, arch: Target) -> Channel
     if operator.groups > 1 or window.tap_count == 1 or most_outputs_reading(window, 1) * min(outs, rows) <= columns:
         return cut_channels(outs, rows)
     block = most_outputs_reading(window, max(pixels_per_block(part, rows) for part in ins))
-    count = min(outs, max(-(-outs // rows), math.ceil(outs * block / (SHARE_OF_COLUMNS * columns))))
+    finer = min(math.ceil(outs * block / (WIDE_XBARS * arch.outputs_per_xbar)), arch.usable_cores // CORES_PER_RANGE)
+    count = min(outs, max(-(-outs // rows), math.ceil(outs * block / (SHARE_OF_COLUMNS * columns)), finer))
     return tuple((outs * i // count, outs * (i + 1) // count) for i in range(count))
 
 
