@@ -239,3 +239,9 @@ def test_integers(tmp_path: Path):
     graph.verify()
     assert can_stream(graph.tensors[graph.inputs[0]].image)
     assert raptor.compile(model, **CHIP).validate(samples=8).verdict == "pass"
+
+
+@pytest.mark.parametrize("name", ["elements of an input", "elements of a result"])
+def test_integers_between_layers(name: str, tmp_path: Path):
+    model = quantise(BETWEEN_LAYERS[name], tmp_path)
+    assert raptor.compile(model, **CHIP).validate(samples=4).verdict == "pass"
