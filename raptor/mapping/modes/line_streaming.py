@@ -185,7 +185,7 @@ def takes_short_runs(graph: Graph, node: Node) -> bool:
     """
     if not isinstance(node.operator, Move) or not set(graph.inputs).issuperset(node.inputs):
         return False
-    runs = np.count_nonzero(np.diff(node.operator.sources.reshape(-1)) != 1) + 1
+    runs = int(np.count_nonzero(np.diff(node.operator.sources.reshape(-1)) != 1)) + 1
     return runs > 2 * graph.tensors[node.output].image.pixels
 
 

@@ -172,7 +172,8 @@ def _core_ns(work: "SampleWork") -> dict[int, float]:
     sends = work.peer >= 0
     owners = np.concatenate([work.core, work.peer[sends]])
     times_ns = np.concatenate([work.occupied_ns, (work.sender_ns + work.wire_ns)[sends]])
-    return dict(enumerate(np.bincount(owners, times_ns).tolist()))
+    found: list[float] = np.bincount(owners, times_ns).tolist()
+    return dict(enumerate(found))
 
 
 def make_constants(
