@@ -83,7 +83,7 @@ class _Lookup:
 class _GatheredMove:
     """A move of a group. sources: see `Move`, as [rows, width, channels] of the result. given: the operands.
 
-    passed: the operands may have loaders, which then load for all.
+    passed: the operands are computed, or may have loaders, which then load for all.
     """
 
     sources: Indices
@@ -97,7 +97,8 @@ class _GatheredMove:
         image, given = graph.tensors[node.output].image, tuple(graph.tensors[name].image for name in node.inputs)
         sources = node.operator.sources.reshape(image.rows, image.width, image.channels)
         places = MoveOrigins.from_sources(node.operator.sources, image, given)
-        return cls(sources, places, given, takes_short_runs(graph, node))
+        computed = not {*graph.inputs}.issuperset(node.inputs)
+        return cls(sources, places, given, computed or takes_short_runs(graph, node))
 
     def times_ns(self, cols: Range, arch: Target) -> tuple[float, float]:
         """Returns the work in ns of the core that gathers some columns, and its time at the port of global memory."""
