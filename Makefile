@@ -20,7 +20,7 @@ FUZZ_PARTS := graphs quantised relations programs models files given faults
 # Tests start hundreds of commands, which read what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-growth bench-json bench-mapping bench-mixed bench-occ bench-placement bench-rounds bench-chips bench-commands bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-growth bench-json bench-mapping bench-memory bench-mixed bench-occ bench-placement bench-proved bench-rounds bench-chips bench-commands bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -134,6 +134,9 @@ bench-mapping: $(READY)  ## latency, throughput, energy, memory of both mappings
 bench-binds: $(READY)  ## what binds the interval of each model: even work, busiest core, port; simulated; BINDS="--optimize latency"; STORE=1 stores them
 	$(BIN)/python -m benchmarks.programs.interval_limits $(BINDS) $(call stored,binds)
 
+bench-proved: $(READY)  ## how near programs are to the bound of every mapping; PROVED="--optimize throughput"; simulated
+	$(BIN)/python -m benchmarks.programs.proved_bounds $(PROVED)
+
 bench-evaluation: $(READY)  ## times that are evaluated before lowering, by simulated ones; STORE=1 stores them
 	$(BIN)/python -m benchmarks.search.evaluated_times $(call stored,evaluation)
 
@@ -142,6 +145,9 @@ bench-blocks: $(READY)  ## small blocks of networks: the interval by the even wo
 
 bench-slow: $(READY)  ## small models of unusual kinds: the interval by its bound; simulated; SLOW="frames sentence" for some; STORE=1 stores all
 	$(BIN)/python -m benchmarks.programs.slow_kinds $(SLOW) $(call stored,slow)
+
+bench-memory: $(READY)  ## what programs gain if constants and states stay on the chip: the table of docs/how-to/memory.md; STORE=1 stores it
+	$(BIN)/python -m benchmarks.programs.resident_values $(MEMORY) $(call stored,memory)
 
 bench-mixed: $(READY)  ## what a published policy of mixed precision saves, by its own table and simulated
 	$(BIN)/python -m benchmarks.programs.mixed_precision

@@ -29,6 +29,7 @@ FILE_CLASSES: dict[str, type[BaseModel]] = {
     files.CONFIG: files.SimulatorConfig,
     files.MEMORY: files.MemoryMap,
     files.LAYERS: files.ProbeList,
+    files.TRIM: files.TrimTable,
     files.STEPS: files.StepTable,
     files.MAPPING: MappingFile,
     files.REPORT: CompileReport,

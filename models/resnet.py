@@ -10,7 +10,7 @@ from models.model_builder import ModelBuilder, Tensor, scale_channels
 Block = Callable[[ModelBuilder, Tensor, str, int, int], Tensor]
 
 
-def _basic(b: ModelBuilder, x: Tensor, name: str, planes: int, stride: int) -> Tensor:
+def add_basic_block(b: ModelBuilder, x: Tensor, name: str, planes: int, stride: int) -> Tensor:
     """3x3 3x3: N x C x H x W -> N x planes x H/stride x W/stride."""
     y = _conv_bn(b, x, name, "1", planes, 3, stride)
     y = b.relu(y, f"{name}.relu1")
@@ -71,6 +71,6 @@ def _resnet(
     return b.gemm(x, "fc", classes, logits=1)
 
 
-resnet18 = partial(_resnet, block=_basic, depths=(2, 2, 2, 2))
-resnet34 = partial(_resnet, block=_basic, depths=(3, 4, 6, 3))
+resnet18 = partial(_resnet, block=add_basic_block, depths=(2, 2, 2, 2))
+resnet34 = partial(_resnet, block=add_basic_block, depths=(3, 4, 6, 3))
 resnet50 = partial(_resnet, block=_bottleneck, depths=(3, 4, 6, 3))

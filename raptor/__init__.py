@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from raptor.integrations import torch as torch
     from raptor.tools.quantise import Quantisation, quantize
     from raptor.tools.quantise.precision_search import search_policy
+    from raptor.tools.trim import TrimmedProgram, trim
 
     backend, session = onnx_backend, onnxruntime_session
 
@@ -49,6 +50,7 @@ __all__ = [
     "Program",
     "Quantisation",
     "RaptorError",
+    "TrimmedProgram",
     "UnsupportedError",
     "UserError",
     "__version__",
@@ -58,6 +60,7 @@ __all__ = [
     "quantize",
     "search_policy",
     "simulate",
+    "trim",
 ]
 
 _HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.api") | {
@@ -65,6 +68,8 @@ _HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.api")
     "Quantisation": "raptor.tools.quantise",
     "quantize": "raptor.tools.quantise",
     "search_policy": "raptor.tools.quantise.precision_search",
+    "TrimmedProgram": "raptor.tools.trim",
+    "trim": "raptor.tools.trim",
 }
 
 

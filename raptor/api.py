@@ -88,6 +88,7 @@ class Program:
             parts.memory,
             [parts.weights[core].shapes if core in parts.weights else () for core in cores],
             extended=parts.options.get("isa") == "extended",
+            resident=parts.resident.memory if parts.resident else None,
         )
 
     def run(self, inputs: Mapping[str, Array], *, device: "Device | str | None" = None) -> dict[str, Array]:

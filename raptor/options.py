@@ -23,10 +23,12 @@ from raptor.common.options.option_texts import (
     NAMES,
     OPERATORS,
     SHAPES,
+    STATES,
     NamedValueFormat,
     NameListFormat,
 )
 from raptor.common.options.option_values import (
+    CONSTANTS_LOAD,
     CUTS,
     DEFAULT_DEVICE,
     DEFAULT_STRATEGY,
@@ -48,6 +50,7 @@ from raptor.common.options.option_values import (
     parse_mapping,
     parse_names,
     parse_shapes,
+    parse_states,
     parse_values_by_name,
     parse_xbar,
 )
@@ -221,6 +224,32 @@ class NumberOptions:
         shown="exact",
         example="short",
     )
+    trimmable: bool = _option(
+        parse_flag,
+        "Keep a gain and a bias for each channel of a quantised layer, which raptor trim sets for a chip.",
+        default=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ResidencyOptions:
+    """Values that stay in local memory between two samples."""
+
+    resident_constants: bool = _option(
+        parse_flag,
+        f"{CONSTANTS_LOAD}; reloaded: for each sample; resident: once, by a program of its own after power-up.",
+        default=False,
+        example="resident",
+        typed=CONSTANTS_LOAD,
+        not_with=("rounds", "whose programs take turns in the same memory"),
+    )
+    states: Mapping[str, str] = _option(
+        parse_states,
+        "Output that is the next value of an input and stays on the chip, such as h0=hn; auto: by names.",
+        example="x=y",
+        texts=STATES,
+        not_with=("rounds", "whose programs take turns in the same memory"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +327,7 @@ class CompileOptions:
     inputs: ModelInputs = ModelInputs()
     mapping: MappingOptions = MappingOptions()
     numbers: NumberOptions = NumberOptions()
+    residency: ResidencyOptions = ResidencyOptions()
     host: HostOptions = HostOptions()
     rounds: RoundOptions = RoundOptions()
     output: OutputOptions = OutputOptions()
@@ -380,6 +410,9 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
     emit_ops: str | Path | None
     knobs: Mapping[str, float] | None
     requant: Requant | None
+    resident_constants: bool
+    states: Mapping[str, str] | str | None
+    trimmable: bool
     rounds: bool
     batch: int | None
     device: str | Path | None

@@ -35,6 +35,7 @@ def test_the_public_names():
             *(
                 "Program",
                 "Quantisation",
+                "TrimmedProgram",
                 "__version__",
                 "compile",
                 "inspect",
@@ -42,6 +43,7 @@ def test_the_public_names():
                 "quantize",
                 "search_policy",
                 "simulate",
+                "trim",
             ),
         ]
     )

@@ -45,6 +45,16 @@ class Case:
     more: tuple[str, ...] = ()
 
 
+def trim_arguments(folder: Path) -> Mapping[str, Any]:
+    """Returns arguments of `raptor.trim`: a trimmable program and inputs, made beside a saved one."""
+    out, data = folder.parent / "trimmable", folder.parent / "x.npz"
+    if not out.exists():
+        np.savez(data, x=X)
+        quantised = raptor.quantize(MODEL, samples=1).save(folder.parent / "int8.onnx")
+        raptor.compile(quantised, trimmable=True, **CHIP).save(out)
+    return {"folder": out, "data": data, "cells": "sonos"}
+
+
 COMPILE = tuple(sorted(BACKEND_OPTIONS))
 CASES: dict[str, Case] = {
     "raptor.compile": Case(lambda _: {"model": MODEL, **CHIP}),
@@ -53,6 +63,7 @@ CASES: dict[str, Case] = {
     "raptor.quantize": Case(lambda _: {"model": MODEL, "samples": 1}),
     "raptor.search_policy": Case(lambda _: {"model": MODEL, "budget": {"latency": 0.999}, "samples": 1}),
     "raptor.simulate": Case(lambda saved: {"program": saved}),
+    "raptor.trim": Case(trim_arguments),
     "raptor.device.open": Case(),
     "raptor.target.arch.load": Case(),
     "raptor.compiler.analysis.explain.explain": Case(lambda saved: {"folder": saved}),

@@ -201,9 +201,29 @@ COMMANDS = {
             "--chips": ("--chips", "2"),
             "--samples": ("--samples", "2"),
             "--calibration": ("--calibration", "1"),
+            "--calibration-data": ("--calibration-data", "seen.npz"),
             "--csv": ("--csv", "found.csv"),
             "--plot": ("--plot", "found.html"),
             "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "accuracy: trim": Command(
+        ("accuracy", "die", "--data", "labelled.npz", "--crossbar", "noisy", "--cells", "reram-milo"),
+        {
+            "--calibration-data": ("--calibration-data", "seen.npz"),
+            "--trim": ("--trim",),
+        },
+    ),
+    "trim: device": Command(("trim", "die", "--data", "seen.npz"), {"--device": ("--device", "integer")}),
+    "trim": Command(
+        ("trim", "die", "--data", "seen.npz", "--cells", "reram-milo"),
+        {
+            "--chip": ("--chip", "3"),
+            "--with": ("--with", "programming_noise=0.2"),
+            "--samples": ("--samples", "2"),
+            "--output": ("-o", "trimmed"),
+            "--force": ("--force",),
             "--quiet": ("--quiet",),
         },
     ),
@@ -347,6 +367,7 @@ ALWAYS_REFUSED = {
     "--engine": "needs the simulator itself",
     "--pimsim": "needs the simulator itself",
     "--requant": "refuses the model, which has no integers",
+    "--trimmable": "refuses the model, which has no integers",
     "--isa": "refuses the model, which has an instruction outside the base set: that is what it does",
 }
 
@@ -407,7 +428,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     onnx.save(dense(8, 40), str(folder / "wide.onnx"))
     raptor.quantize(dense(6, 3), samples=1).save(folder / "int8.onnx")
     raptor.compile(folder / "int8.onnx", xbar=16, cores=2).save(folder / "int8")
+    raptor.compile(folder / "int8.onnx", xbar=16, cores=2, trimmable=True).save(folder / "die")
     (folder / "int8.onnx").unlink()
+    np.savez(folder / "seen.npz", x=random(4, 6, seed=9))
     np.save(folder / "image.npy", random(1, 6))
     np.savez(folder / "labelled.npz", x=random(5, 6), y=np.array([0, 1, 2, 0, 1]))
     np.savez(folder / "data.npz", x=random(6, 4, 6, 6), scale=random(6, 1, 6, 6, seed=1))
@@ -475,7 +498,7 @@ class Runner:
             if self.name == "compile":
                 shutil.rmtree("out")
             yield self.once(words)
-            if self.name in ("compile", "models", "quantize", "run", "arch new", "explore new"):
+            if self.name in ("compile", "models", "quantize", "run", "trim", "arch new", "explore new"):
                 yield self.once(words)
             if "out" in words and self.name == "validate":
                 yield self.once(["spoilt" if word == "out" else word for word in words])

@@ -86,6 +86,7 @@ def validate(
     if isinstance(program, SegmentedProgram):
         loading = perf_counter() - start
         return validate_segmented(program, inputs, seed, samples, settings, loading, kinds=not numbers_alone)
+    _refuse_trimmed(program)
     program = program if crossbars is None else crossbars(program)
     if program.manifest.numbers == "int":
         _refuse(tolerance)
@@ -93,6 +94,14 @@ def validate(
     numbers = range(seed, seed + (1 if inputs else samples or count_quick_samples(program, engine)))
     others = () if numbers_alone else input_kinds.kinds_to_try(len(numbers))
     return validate_program(program, inputs, numbers, settings, None if inputs else seed, loading, others)
+
+
+def _refuse_trimmed(program: LoadedProgram) -> None:
+    if program.trim is not None and program.trim.chip is not None:
+        raise UserError(
+            f"{program.folder}: trimmed for {program.trim.chip}, so exact crossbars give other values; validate the "
+            "program as it was compiled, or measure this one with raptor accuracy"
+        )
 
 
 def _refuse(tolerance: float | None) -> None:

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from raptor.codegen.assign_registers import VIRTUAL, Ints, RegisterState, Virtual, make_width_setter, width_code
 from raptor.codegen.form_expansion import FormInstructions
+from raptor.pim.auxiliary_programs import Auxiliary, auxiliary_programs
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.pim.operations import Buffer
 from raptor.spatial.operations import Operation
@@ -25,28 +26,43 @@ class CoreStream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InstructionStreams:
-    """Instruction streams of the cores that have work, by core."""
+    """Instruction streams of the cores that have work, by core.
+
+    `auxiliary`: those of the programs beside the samples, by name.
+    """
 
     cores: Mapping[int, CoreStream]
+    auxiliary: Mapping[Auxiliary, Mapping[int, CoreStream]] = field(
+        default_factory=dict[Auxiliary, Mapping[int, CoreStream]]
+    )
 
     def __str__(self) -> str:
-        return "".join(map("".join, (_lines(core, stream) for core, stream in self.cores.items())))
+        beside = {f"{name} of core {i}": s for name, streams in self.auxiliary.items() for i, s in streams.items()}
+        titled = beside | {f"core {i}": stream for i, stream in self.cores.items()}
+        return "".join(map("".join, (_lines(title, stream) for title, stream in titled.items())))
 
 
-def _lines(core: int, stream: CoreStream) -> Iterator[str]:
-    yield f"core {core} {{\n"
+def _lines(title: str, stream: CoreStream) -> Iterator[str]:
+    yield f"{title} {{\n"
     for pc, record in enumerate(stream.records):
         yield f"  {pc:6} {isa.format_record(record)}\n"
     yield "}\n"
 
 
 def generate(program: PimProgram, arch: Target) -> InstructionStreams:
-    """Returns the stream of each core, with every operation unrolled into instructions."""
+    """Returns the streams of each core, with every operation unrolled into instructions."""
     skeletons = {id(core.steps.forms): core.steps.forms for core in program.cores.values()}
     known = {key: FormInstructions.from_forms(forms, arch) for key, forms in skeletons.items()}
     return InstructionStreams(
-        {i: _stream(core, known[id(core.steps.forms)], arch) for i, core in program.cores.items()}
+        _streams(program.cores, known, arch),
+        {name: _streams(cores, known, arch) for name, cores in auxiliary_programs(program).items()},
     )
+
+
+def _streams(
+    cores: Mapping[int, CoreProgram], known: Mapping[int, FormInstructions], arch: Target
+) -> dict[int, CoreStream]:
+    return {i: _stream(core, known[id(core.steps.forms)], arch) for i, core in cores.items()}
 
 
 def _stream(core: CoreProgram, skeletons: FormInstructions, arch: Target) -> CoreStream:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from raptor.codegen.generate_streams import CoreStream, InstructionStreams
 from raptor.common.errors import VerifyError
+from raptor.pim.auxiliary_programs import auxiliary_programs
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.pim.operations import LoadRows
 from raptor.target import isa
@@ -20,7 +21,16 @@ Ints = npt.NDArray[np.int64]
 
 def verify_streams(streams: InstructionStreams, program: PimProgram, arch: Target) -> None:
     """Checks the streams of a program. Raises `VerifyError` that names the core and the instruction."""
-    for core, stream in streams.cores.items():
+    _check_cores(streams.cores, program.cores, arch)
+    beside = auxiliary_programs(program)
+    for name, cores in streams.auxiliary.items():
+        _check_cores(cores, beside[name], arch)
+    _check_messages(streams.cores)
+
+
+def _check_cores(streams: Mapping[int, CoreStream], programs: Mapping[int, CoreProgram], arch: Target) -> None:
+    """Checks streams one by one. Raises `VerifyError` that names the core and the instruction."""
+    for core, stream in streams.items():
         records = stream.records
         if not len(records):
             continue
@@ -31,11 +41,10 @@ def verify_streams(streams: InstructionStreams, program: PimProgram, arch: Targe
         if fault is not None:
             raise VerifyError(f"stream of core {core}, pc {fault.pc}: {fault}")
         _check_ends(core, records)
-        _check_groups(core, records, program.cores[core])
+        _check_groups(core, records, programs[core])
         _check_registers(core, records, positions)
-        _check_addresses(core, records, positions, program.cores[core])
-        _check_rows(core, records, positions, program.cores[core], arch)
-    _check_messages(streams.cores)
+        _check_addresses(core, records, positions, programs[core])
+        _check_rows(core, records, positions, programs[core], arch)
 
 
 def _check_ends(core: int, records: isa.Records) -> None:

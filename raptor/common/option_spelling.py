@@ -18,7 +18,9 @@ _FLAGS = {
     "inputs": "--input",
     "knobs": "--knob",
     "layers": "--layer",
+    "resident_constants": "--constants resident",
     "shapes": "--shape",
+    "states": "--state",
     "stream_format": "--format",
     "trace_file": "--trace",
     "weight_format": "--weights",
@@ -45,7 +47,7 @@ def is_spelled_as_flags() -> bool:
 
 
 def flag_name(keyword: str) -> str:
-    """Returns the flag of an option, such as `--cores`; the flag of `base_isa` has its value, `--isa base`."""
+    """Returns the flag of an option, such as `--cores`; some flags have a value, as `--isa base` for `base_isa`."""
     return _FLAGS.get(keyword, f"--{keyword.replace('_', '-')}")
 
 

@@ -1,6 +1,6 @@
 """The compiler: from an ONNX model, a chip and options to the contents of an output directory."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from raptor.compiler import pipeline
 from raptor.compiler.mapping_search import search_mapping
 from raptor.compiler.pass_driver import Driver, PassResults
 from raptor.frontend import LoadedModel
+from raptor.frontend.state_pairs import find_states
 from raptor.graph.ir import (
     EXTENDED_FUNCTIONS,
     Filter,
@@ -26,18 +27,20 @@ from raptor.graph.ir import (
     Operator,
     Softmax,
 )
+from raptor.graph.residency import Residency
 from raptor.mapping.decide import StoredDecision
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, changed_knobs, parse_knobs
 from raptor.mapping.mapping_file import make_mapping_file, read_mapping
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, STORED_ORDER, OrderObjective
 from raptor.mapping.strategies import STRATEGIES, Strategy, rows_strategy
-from raptor.options import CompileOptions, NumberOptions, RoundOptions
+from raptor.options import CompileOptions, NumberOptions, ResidencyOptions, RoundOptions
 from raptor.output import file_contents, files
 from raptor.output.compile_report import make_report
+from raptor.output.trim_table import make_trim_table
 from raptor.output.writer import ProgramArtifacts
 from raptor.target.arch import Target, check_network_size, load_chip
 from raptor.target.device_file import DeviceFile, load_device
-from raptor.transforms.choose_recipes import RequantMethod, flip_notes
+from raptor.transforms.choose_recipes import RequantMethod, flip_notes, trim_notes
 
 if TYPE_CHECKING:
     import onnx
@@ -69,7 +72,7 @@ class CompileRequest:
     @property
     def requantising(self) -> RequantMethod:
         """The requantisation method for integers; exact by default."""
-        return RequantMethod(self.options.numbers.requant or "exact")
+        return RequantMethod(self.options.numbers.requant or "exact", self.options.numbers.trimmable)
 
     @property
     def refusal_function(self) -> Callable[[Node], str | None]:
@@ -101,6 +104,8 @@ def make_request(options: CompileOptions) -> CompileRequest:
         "dims": options.inputs.dims,
         "mapping": mapping.mapping,
         "isa": "base" if options.numbers.base_isa else "extended",
+        **({"states": dict(options.residency.states)} if options.residency.states else {}),
+        **({"resident_constants": True} if options.residency.resident_constants else {}),
         **({"chips": chip.chips} if chip.chips > 1 else {}),
         **({"optimize": mapping.objective} if mapping.objective else {}),
         **({"effort": mapping.effort} if mapping.effort else {}),
@@ -176,7 +181,8 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     if options.numbers.base_isa:
         _refuse_extensions(model.graph)
     _check_numbers(model.graph, arch, options.numbers)
-    graph = pipeline.prepare_graph(model.graph, arch, request.requantising, driver=driver)
+    graph = set_residency(model.graph, options.residency)
+    graph = pipeline.prepare_graph(graph, arch, request.requantising, driver=driver)
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
     completed = pipeline.complete(mapped, arch, aim=chosen.aim, driver=driver)
@@ -198,7 +204,14 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         file_access.write_atomic(
             spell_option("emit_ops"), options.mapping.emit_ops, "".join(f"{line}\n" for line in flow).encode()
         )
-    warnings = (*model.notes, *arch.notes, *chosen.notes, *flip_notes(graph), *pim.memory_warnings(program, arch))
+    warnings = (
+        *model.notes,
+        *arch.notes,
+        *chosen.notes,
+        *flip_notes(graph),
+        *_trim_notes(graph, options.numbers),
+        *pim.memory_warnings(program, arch),
+    )
     return ProgramArtifacts(
         name=model.name,
         numbers=tiles.numbers,
@@ -208,14 +221,22 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         config=file_contents.make_config(program, arch),
         memory=file_contents.make_memory_map(tiles, memory, program, arch),
         layers=file_contents.make_layers(program, streams),
+        trim=make_trim_table(tiles, memory, program, streams) if options.numbers.trimmable else None,
         steps=file_contents.make_steps(program, streams),
         mapping=mapping,
         report=make_report(mapped.graph, tiles, decision, program, streams, arch, warnings, trials),
         records={i: stream.records for i, stream in streams.cores.items()},
+        resident=file_contents.make_resident(tiles, program, streams, arch),
         weights=file_contents.collect_weights(program, tiles),
         constants=memory.constant_values,
         onnx_bytes=model.onnx_bytes,
     )
+
+
+def set_residency(graph: Graph, options: ResidencyOptions) -> Graph:
+    """Returns an imported graph that knows what stays on the chip. Raises `UserError` as `find_states` does."""
+    states = find_states(graph, options.states) if options.states else ()
+    return replace(graph, residency=Residency(options.resident_constants, states))
 
 
 def _check_numbers(graph: Graph, arch: Target, options: NumberOptions) -> None:
@@ -226,7 +247,11 @@ def _check_numbers(graph: Graph, arch: Target, options: NumberOptions) -> None:
             raise UserError(
                 f"{spell_option('requant', requant)}: the model has no integers, which alone are requantised"
             )
+        if options.trimmable:
+            raise UserError(f"{spell_option('trimmable', True)}: the model has no integers; quantise it first")
         return
+    if options.trimmable and requant == "instruction":
+        raise UserError(f"{spell_option('trimmable', True)}: not with {spell_option('requant', requant)}")
     if arch.element_bits != DEFAULT_BITS:
         raise UserError(
             f"{spell_option('bits', arch.element_bits)}: only for models of floats; the types of this model say the "
@@ -251,6 +276,11 @@ def _check_weights(graph: Graph, arch: Target) -> None:
                 f"{node.name}: a weight of {bits} bits takes {cells} cells of {arch.cell_bits} bits, but a crossbar "
                 f"has only {arch.xbar_cols} columns; try {spell_option('xbar', (arch.xbar_rows, cells))}"
             )
+
+
+def _trim_notes(graph: Graph, options: NumberOptions) -> Iterator[str]:
+    if options.trimmable:
+        yield from trim_notes(graph)
 
 
 def _verify_model(model: LoadedModel) -> None:

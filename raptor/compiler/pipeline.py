@@ -73,7 +73,7 @@ PASSES: tuple[Callable[..., object], ...] = (
     *(choose_fusion, fuse_horizontally, compose_gathers, map),
     *(spatial.refine, spatial.choose_placement, spatial.choose_order),
     *(spatial.partition, spatial.place_cores, spatial.schedule),
-    *(pim.map_global_memory, pim.lower, pim.reuse_operands, pim.allocate, codegen.generate),
+    *(pim.map_global_memory, pim.lower, pim.keep_constants, pim.reuse_operands, pim.allocate, codegen.generate),
 )
 """All passes after the import, in the order in which a compilation runs them."""
 
@@ -267,6 +267,7 @@ def run_lowering(
     memory = run(pim.map_global_memory, None, schedule, timed)
     check_pim = partial(pim.verify_pim, arch=timed)
     program = run(pim.lower, check_pim, schedule, memory, timed)
+    program = run(pim.keep_constants, check_pim, program, placed.graph, memory, timed)
     program = run(pim.reuse_operands, check_pim, program)
     program = run(pim.allocate, check_pim, program, timed)
     check_streams = partial(codegen.verify_streams, program=program, arch=timed)

@@ -42,7 +42,7 @@ class OperatorImporter:
     @property
     def accepts_codes(self) -> bool:
         """True if the operator accepts quantised integers."""
-        return self.op_type in QUANTISED_OPS or self.op_type in MOVE_OPS
+        return self.op_type in QUANTISED_OPS or self.op_type in MOVE_OPS or self.op_type == "Clip"
 
     @property
     def summary(self) -> str:

@@ -34,6 +34,7 @@ import numpy.typing as npt
 from raptor.common.errors import VerifyError
 from raptor.graph.element_types import Signature, find_type_fault
 from raptor.graph.requantise.definition import Requantise
+from raptor.graph.residency import NOTHING_RESIDENT, Residency
 from raptor.graph.window import Window, WindowTable
 from raptor.target.chip_elements import MODELLED_FLOAT, ElementCoding, ElementType
 from raptor.target.tensor_layout import Image
@@ -283,7 +284,8 @@ class Node:
 class Graph:
     """A model: nodes in topological order; `tensors` maps names to all tensors.
 
-    float_nodes: names of the ONNX nodes that an integer model computes in floats.
+    float_nodes: names of the ONNX nodes that an integer model computes in floats. residency: what stays on the chip
+    between two samples.
     """
 
     name: str
@@ -292,6 +294,7 @@ class Graph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     float_nodes: tuple[str, ...] = ()
+    residency: Residency = NOTHING_RESIDENT
 
     @property
     def arithmetic(self) -> Literal["float", "int", "mixed"]:

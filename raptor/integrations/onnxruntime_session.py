@@ -59,12 +59,15 @@ class InferenceSession:
         **options: Unpack[CompileKeywords],
     ) -> None:
         require_own_packages("validator")
+        from validator.execution.stepped_run import SteppedRun
         from validator.hosted.any_program import list_shapes, load_any
+        from validator.program.program import LoadedProgram
 
         self.program = _program(model, options)
         """The compiled program; `session.program.simulate()` estimates its time and energy."""
         folder = self.program.directory
         self._loaded = load_any(folder)
+        self._steps = SteppedRun(self._loaded) if isinstance(self._loaded, LoadedProgram) else None
         declared = onnx.ModelProto.FromString((folder / files.MODEL).read_bytes()).graph
         inputs, outputs = list_shapes(self._loaded)
         self._inputs = _arguments(declared.input, inputs)
@@ -87,6 +90,9 @@ class InferenceSession:
     ) -> list[Array]:
         """Executes the instructions on the inputs. Returns the outputs `output_names`, in that order; None: all.
 
+        States (`states` of `raptor.compile`) stay on the chip from call to call; inputs that are states may be left
+        out, or replace the values there.
+
         `run_options` are accepted and ignored. Raises `UserError` for missing or unknown inputs, for inputs of another
         type or shape, and for unknown outputs.
         """
@@ -94,8 +100,13 @@ class InferenceSession:
 
         wanted = self._wanted(output_names)
         feeds = self._feeds(arguments.parse_dict("input_feed", input_feed, "arrays by name of the input"))
-        results = run_any(self._loaded, feeds)
+        results = run_any(self._loaded, feeds) if self._steps is None else self._steps.step(feeds)
         return [np.asarray(results[arg.name], arg.dtype) for arg in wanted]
+
+    def reset(self) -> None:
+        """Switches the chip off and on: all states are zero."""
+        if self._steps is not None:
+            self._steps.reset()
 
     def _wanted(self, names: Sequence[str] | None) -> list[NodeArg]:
         outputs = {arg.name: arg for arg in self._outputs}
@@ -111,9 +122,10 @@ class InferenceSession:
         inputs = {arg.name: arg for arg in self._inputs}
         if unknown := [name for name in given if name not in inputs]:
             raise UserError(f"{unknown[0]!r}: no such input; there are: {', '.join(inputs)}")
-        if missing := [name for name in inputs if name not in given]:
+        states = set[str]() if self._steps is None else {state.input for state in self._steps.program.states}
+        if missing := [name for name in inputs if name not in given and name not in states]:
             raise UserError(f"input {missing[0]!r} is missing")
-        return {name: _fitting(arg, np.asarray(given[name])) for name, arg in inputs.items()}
+        return {name: _fitting(arg, np.asarray(given[name])) for name, arg in inputs.items() if name in given}
 
 
 def _fitting(arg: NodeArg, array: Array) -> Array:

@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,11 +14,14 @@ from raptor.codegen import InstructionStreams
 from raptor.common.options.option_values import Requant
 from raptor.graph.ir import Filter, Graph, Requantise
 from raptor.graph.requantise.vector_program import RequantiseRecipe
+from raptor.graph.residency import StatePair
 from raptor.output import files
 from raptor.output.crossbar_matrices import CrossbarMatrices
 from raptor.pim import GlobalMemory, PimProgram
+from raptor.pim.ir import CoreProgram
 from raptor.pim.step_columns import Ints
 from raptor.spatial import SpatialGraph
+from raptor.target import isa
 from raptor.target.arch import Target, Widths
 from raptor.target.chip_elements import MODELLED_FLOAT, ElementCoding, ElementType
 from raptor.target.tensor_layout import TensorRegion
@@ -55,7 +59,7 @@ def make_memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgr
         inputs=tuple(_tensor_place(graph, n, memory.inputs[n]) for n in graph.inputs),
         constants=files.ConstantsPlace(address=memory.constants_address, elements=memory.constant_values.size),
         tables=tuple(_tables(program)),
-        outputs=tuple(_tensor_place(graph, n, memory.outputs[n]) for n in graph.outputs),
+        outputs=tuple(_tensor_place(graph, n, addresses) for n, addresses in memory.outputs.items()),
     )
 
 
@@ -184,6 +188,62 @@ def _numbers(which: Ints, things: Sequence[T], known: dict[T, int]) -> Ints:
     for index in in_order:
         number[index] = known.setdefault(things[index], len(known))
     return number[which]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResidentValues:
+    """The values that stay on the chip between samples: the file about them, and the streams beside those of a sample.
+
+    records: streams by name of the auxiliary program and core.
+    """
+
+    memory: files.ResidentMap
+    records: Mapping[str, Mapping[int, isa.Records]]
+
+
+def make_resident(
+    graph: SpatialGraph, program: PimProgram, streams: InstructionStreams, arch: Target
+) -> ResidentValues | None:
+    """Returns what stays on the chip between samples; None if a program forgets everything."""
+    if files.INIT not in streams.auxiliary:
+        return None
+    cores = tuple(_resident_spans(program.cores[i], arch) for i in streams.auxiliary[files.INIT])
+    states = tuple(_resident_state(graph, pair, program) for pair in graph.residency.states)
+    kept = files.ResidentMap(cores=cores, states=states)
+    records = {name: {i: s.records for i, s in cores.items()} for name, cores in streams.auxiliary.items()}
+    return ResidentValues(kept, records)
+
+
+def _resident_state(graph: SpatialGraph, pair: StatePair, program: PimProgram) -> files.ResidentState:
+    """Returns where each core holds parts of a state."""
+    tensor = graph.tensors[pair.input]
+    regions = {part.tile.name: part.region for part in tensor.parts}
+    tiles: list[files.LocalTile] = []
+    for core in program.cores.values():
+        assert core.addresses is not None, "buffers have addresses"
+        for number in core.resident.tolist():
+            region = regions.get(core.steps.buffers.name(number))
+            if region is not None:
+                place, address = (region.channels, region.rows, region.cols), int(core.addresses[number])
+                channels, rows, cols = place
+                tiles.append(files.LocalTile(channels=channels, rows=rows, cols=cols, core=core.core, address=address))
+    return files.ResidentState(
+        input=pair.input,
+        output=pair.output,
+        coding=_coding(tensor.parts[0].tile.element, tensor.coding),
+        shape=tensor.shape,
+        image_shape=tensor.image.shape,
+        channel_axis=tensor.image.channel_axis,
+        tiles=tuple(tiles),
+    )
+
+
+def _resident_spans(core: CoreProgram, arch: Target) -> files.ResidentMemory:
+    """Returns the spans of a core's resident buffers, by address."""
+    assert core.addresses is not None, "buffers have addresses"
+    start, size = core.addresses[core.resident], core.steps.buffers.sizes(arch)[core.resident]
+    spans = sorted(zip(start.tolist(), size.tolist(), strict=True))
+    return files.ResidentMemory(core=core.core, spans=tuple(spans))
 
 
 def collect_weights(program: PimProgram, graph: SpatialGraph) -> dict[int, CrossbarMatrices]:

@@ -26,16 +26,20 @@ CONFIG = "config.json"
 MEMORY = "memory.json"
 LAYERS = "layers.json"
 STEPS = "steps.json"
+TRIM = "trim.json"
 MANIFEST = "manifest.json"
 SEGMENTS = "segments.json"
 ROUNDS = "rounds.json"
 DEVICE = "device.json"
 REPORT = "report.json"
 MAPPING = "mapping.json"
+RESIDENT = "resident.json"
 ARCH = "arch.json"
 NETWORK = "network.json"
 MODEL = "model.onnx"
 WEIGHTS = "weights"
+INIT, SAVE, RESTORE = AUXILIARY = "init", "save", "restore"
+"""Folders of the programs beside those of a sample: after power-up, and to exchange the states of sessions."""
 CONSTANTS = f"{WEIGHTS}/constants.npy"
 
 CONSTANT_INPUTS = "constants"
@@ -255,6 +259,48 @@ class ProbeList(StrictSchema):
     probes: JsonArray[TensorProbe]
 
 
+class TrimConstants(StrictSchema):
+    """Gains and biases of a range of channels among the constants: addresses of a word for each channel.
+
+    A gain has `gain_bytes` bytes, a bias 4; both are in two's complement, the low byte first.
+    """
+
+    channels: Range
+    gain: Address
+    gain_bytes: Annotated[int, Field(ge=1, le=4)]
+    bias: Address
+
+
+class TrimmedLayer(StrictSchema):
+    """A layer whose sums x a chip can trim: x' = clamp((x * gain + bias) >> `shift`, `low`, `high`).
+
+    `sums`: where the untrimmed sums can be read while the program runs. `gains`, `biases`: present values of each
+    channel; as compiled, 2^`shift` and half of that. `most_gain`, `most_bias`: largest absolute values that fit.
+    """
+
+    sums: TensorProbe
+    shift: Annotated[int, Field(ge=1, le=30)]
+    low: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+    high: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+    most_gain: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    most_bias: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    constants: JsonArray[TrimConstants]
+    gains: JsonArray[Annotated[int, Field(ge=0, le=2**31 - 1)]]
+    biases: JsonArray[Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]]
+
+
+class TrimTable(StrictSchema):
+    """`trim.json`: the layers that can be trimmed, in the order of computation.
+
+    `chip`: what the program is trimmed for; null as compiled. `samples`: inputs that it was trimmed with.
+    """
+
+    version: Literal[1] = FORMAT_VERSION
+    layers: JsonArray[TrimmedLayer]
+    chip: str | None = None
+    samples: Count = 0
+
+
 class CoreSteps(StrictSchema):
     """The steps of a core: step k has the instructions from `ends[k - 1]` (0 for the first) up to `ends[k]`.
 
@@ -287,6 +333,64 @@ class StepTable(StrictSchema):
             if max(core.operations, default=-1) >= len(self.operations):
                 raise ValueError(f"core {core.core}: operation {max(core.operations)} of {len(self.operations)}")
         return self
+
+
+class ResidentMemory(StrictSchema):
+    """The local memory of a core that keeps its content between samples: [first byte, number of bytes] of each span."""
+
+    core: Count
+    spans: JsonArray[Range]
+
+
+class LocalTile(StrictSchema):
+    """A tile of a tensor in the local memory of `core`, at byte `address`."""
+
+    channels: Range
+    rows: Range
+    cols: Range | None = None
+    core: Count
+    address: Count
+
+    @property
+    def region(self) -> TensorRegion:
+        return TensorRegion(self.channels, self.rows, self.cols)
+
+
+class ResidentState(CodedTensor):
+    """A state: when a sample begins, `tiles` hold the value of the model's `input`, and afterwards that of `output`.
+
+    The first value is that of the input in global memory when the streams in the folder `init` run. Those in `save`
+    store the state there, those in `restore` load it from there. Layout as in `TensorPlace`; several cores may hold the
+    same part, each for itself.
+    """
+
+    input: str
+    output: str
+    shape: JsonArray[Dimension]
+    image_shape: JsonArray[Dimension]
+    channel_axis: Count
+    tiles: JsonArray[LocalTile]
+
+    @property
+    def name(self) -> str:
+        """The name of the model's output, whose value the tiles have after a sample."""
+        return self.output
+
+    @property
+    def image(self) -> Image:
+        return Image(self.image_shape, self.channel_axis)
+
+
+class ResidentMap(StrictSchema):
+    """`resident.json`: what stays in local memory between two samples.
+
+    The streams in the folder `init` write it, once after power-up; all other memory of a core has any content when a
+    sample begins.
+    """
+
+    version: Literal[1] = FORMAT_VERSION
+    cores: JsonArray[ResidentMemory]
+    states: JsonArray[ResidentState] = ()
 
 
 class FileEntry(StrictSchema):

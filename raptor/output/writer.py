@@ -27,6 +27,7 @@ from raptor.mapping.mapping_file import MappingFile
 from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport
 from raptor.output.crossbar_matrices import CrossbarMatrices
+from raptor.output.file_contents import ResidentValues
 from raptor.target import arch, encoding, isa
 from raptor.target.arch import Target, arch_json
 from raptor.target.device_file import DeviceFile
@@ -44,7 +45,9 @@ _THREADS = 2
 class ProgramArtifacts:
     """Contents of all files of a program, in memory.
 
-    `layers` and `steps` are complete files. `records` and `weights` have no entry for a core without work.
+    `layers` and `steps` are complete files. `records` and `weights` have no entry for a core without work. `resident`:
+    what stays on the chip between samples; None for a program that forgets everything. `trim`: None unless the program
+    is trimmable.
     """
 
     name: str
@@ -62,6 +65,8 @@ class ProgramArtifacts:
     weights: Mapping[int, CrossbarMatrices]
     constants: ConstantArray
     onnx_bytes: bytes
+    resident: ResidentValues | None = None
+    trim: files.TrimTable | None = None
 
 
 def write_directory(
@@ -98,6 +103,9 @@ class _Form:
 def _write_program(artifacts: ProgramArtifacts, folder: Path, form: _Form) -> dict[str, files.FileEntry]:
     """Writes all files of a program into a new directory, the manifest last. Returns their entries by name."""
     (folder / files.WEIGHTS).mkdir()
+    if artifacts.resident is not None:
+        for name in artifacts.resident.records:
+            (folder / name).mkdir()
     with CheckedThreadPool(_THREADS) as pool:
         # NOTE: if a write fails, `map` cancels those that have not begun, and the pool waits for the running ones.
         written = pool.map(partial(_write_file, folder), _contents(artifacts, form.streams, form.weights))
@@ -318,21 +326,41 @@ def _contents(
     yield files.MODEL, [artifacts.onnx_bytes]
     yield files.CONSTANTS, [_npy(artifacts.constants)]
     yield from _weights(artifacts.weights, weight_format)
-    yield from _streams(artifacts, stream_format)
+    yield from _streams(artifacts.records, artifacts.config.core_cnt, stream_format)
     yield files.CONFIG, [file_access.model_to_json(artifacts.config)]
+    if artifacts.resident is not None:
+        yield files.RESIDENT, [file_access.model_to_json(artifacts.resident.memory)]
+        for name, records in artifacts.resident.records.items():
+            yield from _auxiliary(name, records, artifacts.config, stream_format)
     yield files.MEMORY, [file_access.model_to_json(artifacts.memory)]
     yield files.LAYERS, [artifacts.layers]
     yield files.STEPS, [artifacts.steps]
+    if artifacts.trim is not None:
+        yield files.TRIM, [file_access.model_to_json(artifacts.trim)]
     yield files.MAPPING, [artifacts.mapping.to_json()]
     yield files.REPORT, [file_access.model_to_json(artifacts.report)]
     yield files.ARCH, [arch_json(artifacts.arch)]
     yield files.NETWORK, arch.write_network(artifacts.arch)
 
 
-def _streams(artifacts: ProgramArtifacts, stream_format: StreamFormat) -> Iterator[_Content]:
+def _auxiliary(
+    folder: str, by_core: Mapping[int, isa.Records], config: files.SimulatorConfig, stream_format: StreamFormat
+) -> Iterator[_Content]:
+    """Yields a program beside those of a sample: a folder of streams, as the simulator takes it.
+
+    It multiplies nothing, so its cores have no array groups.
+    """
+    groups = dict.fromkeys(config.array_group_map, ())
+    own = files.SimulatorConfig(core_cnt=config.core_cnt, array_group_map=groups)
+    yield f"{folder}/{files.CONFIG}", [file_access.model_to_json(own)]
+    for name, chunks in _streams(by_core, config.core_cnt, stream_format):
+        yield f"{folder}/{name}", chunks
+
+
+def _streams(by_core: Mapping[int, isa.Records], cores: int, stream_format: StreamFormat) -> Iterator[_Content]:
     empty = np.zeros(0, isa.RECORD)
-    for core in range(artifacts.config.core_cnt):
-        records = artifacts.records.get(core, empty)
+    for core in range(cores):
+        records = by_core.get(core, empty)
         if stream_format in ("json", "both"):
             yield files.stream_name(core, "json"), encoding.encode_json_chunks(records)
         if stream_format in ("pim", "both"):

@@ -3,6 +3,7 @@
 from raptor.pim.allocate_memory import allocate, memory_warnings, reuse_operands
 from raptor.pim.global_memory import GlobalMemory, map_global_memory
 from raptor.pim.ir import ArrayGroup, PimProgram
+from raptor.pim.keep_constants import keep_constants
 from raptor.pim.lower_to_pim import lower
 from raptor.pim.operations import LoadRows
 from raptor.pim.verify_pim import verify_pim
@@ -13,6 +14,7 @@ __all__ = [
     "LoadRows",
     "PimProgram",
     "allocate",
+    "keep_constants",
     "lower",
     "map_global_memory",
     "memory_warnings",

@@ -8,7 +8,7 @@ import numpy as np
 from raptor.common.errors import CapacityError
 from raptor.common.option_spelling import spell_option
 from raptor.pim.ir import CoreProgram, PimProgram
-from raptor.pim.step_columns import OPERAND, RESULT, BufferTable, Ints, StepColumns, encode_type
+from raptor.pim.step_columns import OPERAND, RESULT, BufferTable, Ints, encode_type
 from raptor.spatial.operations import Vector
 from raptor.target.arch import Target
 from raptor.target.chip_elements import MODELLED_FLOAT
@@ -37,7 +37,7 @@ def reserved_bytes(buffers: BufferTable, arch: Target) -> Ints:
 class BufferLifetimes:
     """Lifetimes of the used buffers of a core, in order of first use, as columns.
 
-    buffer: its number. first, last: the first and the last step that use it.
+    buffer: its number. first, last: the first and the last step that use it, counted over `CoreProgram.all_steps`.
     """
 
     buffer: Ints
@@ -45,26 +45,31 @@ class BufferLifetimes:
     last: Ints
 
     @classmethod
-    def from_steps(cls, steps: StepColumns) -> "BufferLifetimes":
-        """Computes the lifetimes of a core's buffers."""
-        buffer, first_use = np.unique(steps.used, return_index=True)
-        buffer = buffer[np.argsort(first_use)]
-        uses = steps.uses()
-        first, last = uses.first(len(steps.buffers)), uses.last(len(steps.buffers))
+    def from_core(cls, core: CoreProgram) -> "BufferLifetimes":
+        """Computes the lifetimes of a core's buffers. Resident buffers live all the time."""
+        steps, resident = core.all_steps, core.resident
+        uses, count = steps.uses(), len(steps.buffers)
+        first, last = uses.first(count), uses.last(count)
+        first[resident], last[resident] = 0, len(steps)
+        buffer, place = np.unique(steps.used, return_index=True)
+        buffer = buffer[np.lexsort((place, first[buffer]))]
         return cls(buffer, first[buffer], last[buffer])
 
 
 def reuse_operands(program: PimProgram) -> PimProgram:
     """Returns the program with element-wise operations that overwrite an operand (destination passing).
 
-    The operand must have as many elements as the result, of the same type, and not be read again.
+    The operand must have as many elements as the result, of the same type, and not be read again. Resident buffers
+    are neither.
     """
     return replace(program, cores={i: _reuse_on_core(core) for i, core in program.cores.items()})
 
 
 def _reuse_on_core(core: CoreProgram) -> CoreProgram:
-    steps, uses = core.steps, core.steps.uses()
+    steps = core.all_steps
+    uses = steps.uses()
     last = uses.last(len(steps.buffers))
+    last[core.resident] = len(steps)
     vector = steps.forms.of_class(Vector)[steps.form][uses.step]
     result = np.zeros(len(steps), np.int64)  # the place of the result among all uses, for each step
     result[uses.step[uses.role == RESULT]] = np.flatnonzero(uses.role == RESULT)
@@ -75,7 +80,8 @@ def _reuse_on_core(core: CoreProgram) -> CoreProgram:
     home[uses.buffer[result[step]]] = uses.buffer[dying[first]]
     while (home[home] != home).any():
         home = home[home]
-    return replace(core, steps=replace(steps, used=home[steps.used]))
+    init = None if core.init is None else replace(core.init, used=home[core.init.used])
+    return replace(core, steps=replace(core.steps, used=home[core.steps.used]), init=init)
 
 
 def allocate(program: PimProgram, arch: Target) -> PimProgram:
@@ -83,7 +89,7 @@ def allocate(program: PimProgram, arch: Target) -> PimProgram:
 
     Raises `CapacityError` if the architecture file has a `memory_size`, and a core needs more.
     """
-    cores = {i: _allocate_core(core, arch) for i, core in program.cores.items()}
+    cores = {i: allocate_core(core, arch) for i, core in program.cores.items()}
     placed = replace(program, cores=cores)
     if arch.memory_size_enforced and (over := _largest(placed, arch)):
         raise CapacityError(
@@ -139,11 +145,11 @@ def memory_warnings(program: PimProgram, arch: Target) -> tuple[str, ...]:
     )
 
 
-def _allocate_core(core: CoreProgram, arch: Target) -> CoreProgram:
+def allocate_core(core: CoreProgram, arch: Target) -> CoreProgram:
     """Assigns addresses by first fit: the largest buffer first, at the lowest address that is free for its lifetime."""
     from raptor.pim.allocate_kernel import first_fit  # compiled code is loaded only where it runs
 
-    lives, buffers = BufferLifetimes.from_steps(core.steps), core.steps.buffers
+    lives, buffers = BufferLifetimes.from_core(core), core.steps.buffers
     size = reserved_bytes(buffers, arch)[lives.buffer]
     start = first_fit(np.argsort(-size, kind="stable"), lives.first, lives.last, size)
     addresses = np.full(len(buffers), NO_ADDRESS)

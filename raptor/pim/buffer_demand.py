@@ -15,7 +15,7 @@ from raptor.pim.operations import LoadRows, Repeat, make_slot
 from raptor.pim.step_columns import LOAD, OperationForm
 from raptor.pim.value_numbering import ValueNumbering
 from raptor.spatial.dataflow import Dataflow, GroupedLists
-from raptor.spatial.ir import SpatialGraph, TakeRows
+from raptor.spatial.ir import Copy, SpatialGraph, TakeRows
 from raptor.spatial.tiles import Tile
 from raptor.target.arch import Target
 
@@ -70,6 +70,9 @@ class BufferDemand:
         wanting.add(*(column[reads[form]] for column in columns), fill=LOAD)
         turn = np.flatnonzero(turns.tile >= 0)
         wanting.add(turn, 0, turns.tile[turn], fill=LOAD)
+        # A copy of a state takes it from local memory.
+        kept = np.isin(flow.read_tile, [*self.values.states]) & flow.is_op_class(Copy)[flow.read_op]
+        wanting.add(turns.of_op[flow.read_op[kept]], 0, flow.read_tile[kept], fill=LOAD)
         wanting.add(turns.of_op, wanting.times.result, flow.op_result, result[flow.op_form])
         self.request_slots()
         takes = np.flatnonzero(flow.is_op_class(TakeRows))
@@ -151,7 +154,7 @@ class BufferDemand:
     def ids_address(self, tile: Tile, turn: int, j: int) -> int:
         """Returns the global address of the ids in operand `j` of a turn; adds a store if they are computed."""
         number, core = self.values.tile(tile), int(self.turns.core[turn])
-        if number in self.values.address:
+        if number in self.values.address and number not in self.values.states:
             return self.values.address[number]
         address = self.values.memory.ids[tile.name, core]
         if (number, core) not in self.ids:

@@ -28,9 +28,10 @@ Constants = npt.NDArray[np.float32 | np.int32 | np.uint8]
 class GlobalMemory:
     """Map of global memory. Addresses and sizes are in bytes.
 
-    inputs, outputs: by tensor, an address for each of its parts. constants: by name of the ConstantTile. ids: by name
-    and core, addresses of computed tiles that the core reads into registers. constant_values: all constants, stored
-    from `constants_address` on: values of the elements in a float program, else bytes.
+    inputs, outputs: by tensor, an address for each of its parts; for a state, that of its first value. constants: by
+    name of the ConstantTile. ids: by name and core, addresses of computed tiles that the core reads into registers.
+    constant_values: all constants, stored from `constants_address` to `constants_end`: values of the elements in a
+    float program, else bytes.
     """
 
     inputs: Mapping[str, tuple[int, ...]]
@@ -38,6 +39,7 @@ class GlobalMemory:
     constants: Mapping[str, int]
     constant_values: Constants
     constants_address: int
+    constants_end: int
     ids: Mapping[tuple[str, int], int]
     size_bytes: int
 
@@ -57,10 +59,12 @@ def map_global_memory(schedule: Schedule, arch: Target) -> GlobalMemory:
     for constant in _constants(schedule):
         if constant.name not in constants:
             constants[constant.name] = pool.place(constant)
-    outputs, end = _place_tensors(graph, graph.outputs, position + pool.size, arch)
+    stored = tuple(name for name in graph.outputs if name not in graph.residency.state_outputs)
+    constants_end = position + pool.size
+    outputs, end = _place_tensors(graph, stored, constants_end, arch)
     values = np.concatenate(pool.chunks or [np.zeros(0, np.float32 if graph.numbers == "float" else np.uint8)])
     ids, end = _place_ids(schedule, constants, end, arch)
-    return GlobalMemory(inputs, outputs, constants, values, position, ids, end)
+    return GlobalMemory(inputs, outputs, constants, values, position, constants_end, ids, end)
 
 
 def _place_ids(
@@ -72,7 +76,8 @@ def _place_ids(
     `CapacityError` for a table beyond the addresses that one register can hold.
     """
     graph = schedule.placed.graph
-    given = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts} | graph.literals.keys()
+    inputs = (name for name in graph.inputs if name not in graph.residency.state_inputs)
+    given = {p.tile.name for name in inputs for p in graph.tensors[name].parts} | graph.literals.keys()
     places: dict[tuple[str, int], int] = {}
     steps = schedule.steps() if graph.dataflow.is_op_class(TakeRows).any() else ()
     takes = [(core, op) for core, work in steps for op in _takes(work)]
@@ -102,20 +107,20 @@ class _Pool:
     """Constants in global memory; equal ones are stored once.
 
     base: address of the first one. modelled_bytes: bytes of an element of a float program. known: address of each
-    stored constant, by its bytes.
+    stored constant, by its label and bytes.
     """
 
     base: int
     modelled_bytes: int
     chunks: list[Constants] = field(default_factory=list[Constants])
-    known: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    known: dict[tuple[str, bytes], int] = field(default_factory=dict[tuple[str, bytes], int])
     size: int = 0
 
     def place(self, constant: ConstantTile) -> int:
         """Returns the address of a constant; adds it unless an equal one is stored."""
         modelled = constant.element == MODELLED_FLOAT
         values: Constants = constant.values if modelled else _padded(to_bytes(constant.values, constant.element))
-        key = values.tobytes()
+        key = constant.label, values.tobytes()
         if key not in self.known:
             self.known[key] = self.base + self.size
             self.chunks.append(values)

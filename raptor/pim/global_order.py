@@ -75,7 +75,7 @@ class TurnLayout:
 
     In order: operands arrive on the core (every second slot stores ids); the `result` gets its buffer; from `slots` on,
     constants arrive and operands are repeated, two slots each; from `scratch` on, scratch buffers are made; `own`: the
-    operation itself; from `store` on, outputs are stored.
+    operation itself; from `store` on, outputs are stored; from `update` on, states get their next value.
     """
 
     result: int
@@ -83,15 +83,17 @@ class TurnLayout:
     scratch: int
     own: int
     store: int
+    update: int
     each: int
 
     @classmethod
-    def for_sizes(cls, reads: int, slots: int, scratch: int, stores: int) -> "TurnLayout":
-        """Makes the division for the given largest numbers of operands, slots, scratch values and stores of a turn."""
+    def for_sizes(cls, reads: int, slots: int, scratch: int, stores: int, updates: int) -> "TurnLayout":
+        """Makes the division for the given largest numbers of operands, slots and so on of a turn."""
         first_slot = 2 * reads + 1
         first_scratch = first_slot + 2 * slots
         own = first_scratch + scratch
-        return cls(2 * reads, first_slot, first_scratch, own, own + 1, own + 1 + stores)
+        update = own + 1 + stores
+        return cls(2 * reads, first_slot, first_scratch, own, own + 1, update, update + updates)
 
     def slot_time(self, turn: Ints, within: Ints | int) -> Ints:
         """Returns the time in the global order of slot `within` of a turn."""

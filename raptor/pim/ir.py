@@ -5,7 +5,7 @@ Every operation names the buffers that it reads and writes (destination passing;
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,9 +29,11 @@ class ArrayGroup:
 
 @dataclass(frozen=True, slots=True)
 class CoreProgram:
-    """Program of one core; `groups` are its array groups.
+    """Program of one core; `groups` are its array groups. `steps` run for each sample, again and again.
 
-    addresses: byte address of each buffer; None before allocation. local_bytes: bytes of local memory in use.
+    addresses: byte address of each buffer; None before allocation. local_bytes: bytes of local memory in use. init:
+    steps that run once after power-up, on buffers of the same table; None if there are none. states: the buffers of
+    states, which a sample reads and then overwrites for the next one.
     """
 
     core: int
@@ -39,12 +41,29 @@ class CoreProgram:
     steps: StepColumns
     addresses: Ints | None = None
     local_bytes: int = 0
+    init: StepColumns | None = None
+    states: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def all_steps(self) -> StepColumns:
+        """The steps after power-up, then those of a sample."""
+        return self.steps if self.init is None else self.init.followed_by(self.steps)
+
+    @property
+    def init_count(self) -> int:
+        """Number of steps that run once after power-up."""
+        return 0 if self.init is None else len(self.init)
+
+    @property
+    def resident(self) -> Ints:
+        """The buffers that keep their value between samples: filled after power-up, and read for each sample."""
+        return np.zeros(0, np.int64) if self.init is None else np.intersect1d(self.init.used, self.steps.used)
 
     @property
     def address_of(self) -> Mapping[str, int]:
         """Byte address of each buffer in use, by name."""
         assert self.addresses is not None, "buffers have no addresses before allocation"
-        used: list[int] = np.unique(self.steps.used).tolist()
+        used: list[int] = np.unique(self.all_steps.used).tolist()
         return {self.steps.buffers.name(k): int(self.addresses[k]) for k in used}
 
     def address(self, buffer: Buffer) -> int:
@@ -88,12 +107,20 @@ def _lines(program: PimProgram) -> Iterator[str]:
         yield f"  pim.core {{coreId = {core.core}, groups = {_group_text(core.groups)}}} {{"
         known: set[str] = set()
         addresses = None if core.addresses is None else core.address_of
-        for step in core.steps:
-            yield from _allocations(step.operation, addresses, known)
-            yield f"    {_operation_text(step.operation)}  # {step.node}"
+        if core.init is not None:
+            yield "    pim.init {"
+            yield from (f"  {line}" for line in _step_lines(core.init, addresses, known))
+            yield "    }"
+        yield from _step_lines(core.steps, addresses, known)
         yield "    pim.halt"
         yield "  }"
     yield "}"
+
+
+def _step_lines(steps: StepColumns, addresses: Mapping[str, int] | None, known: set[str]) -> Iterator[str]:
+    for step in steps:
+        yield from _allocations(step.operation, addresses, known)
+        yield f"    {_operation_text(step.operation)}  # {step.node}"
 
 
 def _group_text(groups: tuple[ArrayGroup, ...]) -> str:

@@ -8,7 +8,7 @@ buffers that operations need, and `Rows` collects the resulting steps."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,9 @@ from raptor.pim.form_collector import FormCollector
 from raptor.pim.global_memory import GlobalMemory
 from raptor.pim.global_order import GlobalOrder, TurnLayout
 from raptor.pim.operations import make_slot
+from raptor.pim.state_updates import StateRuns
 from raptor.pim.step_builder import StepBuilder
-from raptor.pim.step_columns import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE_BUFFER, FormTable
+from raptor.pim.step_columns import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE_BUFFER, FormTable, StepColumns
 from raptor.pim.value_numbering import ValueNumbering
 from raptor.spatial.dataflow import Dataflow, GroupedLists
 from raptor.spatial.ir import Copy, SpatialGraph, TensorParts
@@ -42,25 +43,32 @@ def lower(schedule: Schedule, memory: GlobalMemory, arch: Target) -> ir.PimProgr
     )
     made = set(flow.result_tile.tolist())
     unmade = [tile for tile in values.outputs if tile not in made]
-    turns, times = GlobalOrder.from_schedule(flow, schedule, unmade, arch.first_core), _times(flow, kinds, values)
+    turns = GlobalOrder.from_schedule(flow, schedule, unmade, arch.first_core)
+    runs = StateRuns.from_graph(graph, values)
+    times = _times(flow, kinds, values, len(runs.state) * arch.core_count)
     demand = BufferDemand(graph, arch, values, kinds, RequestCollector(turns, times))
-    return _Lowering(graph, arch, values, kinds, turns, times, demand, demand.collect_requests()).program()
+    return _Lowering(graph, arch, values, kinds, turns, times, demand, demand.collect_requests(), runs).program()
 
 
-def _times(flow: Dataflow, kinds: FormCollector, values: ValueNumbering) -> TurnLayout:
-    """Returns a division of turns that has room for the largest turn."""
+def _times(flow: Dataflow, kinds: FormCollector, values: ValueNumbering, updates: int) -> TurnLayout:
+    """Returns a division of turns that has room for the largest turn. `updates`: most copies of runs of states."""
     slots = [slots for _, slots in kinds.of_graph.values()]
     return TurnLayout.for_sizes(
         reads=int(np.bincount(flow.read_op).max(initial=0)),
         slots=max((len(s.operands) for s in slots), default=0),
         scratch=max((len(s.scratch) for s in slots), default=0),
         stores=sum(map(len, values.outputs.values())),
+        updates=updates,
     )
 
 
 @dataclass(slots=True)
 class _Lowering:
-    """Makes the steps of all cores from the buffer requests of their operations. rows: steps so far."""
+    """Makes the steps of all cores from the buffer requests of their operations.
+
+    state_runs: where the next values of states come from. rows: steps so far; those before time 0 run once after
+    power-up.
+    """
 
     graph: SpatialGraph
     arch: Target
@@ -70,6 +78,7 @@ class _Lowering:
     times: TurnLayout
     demand: BufferDemand
     wants: BufferRequests
+    state_runs: StateRuns
     rows: StepBuilder = field(default_factory=StepBuilder)
 
     @property
@@ -79,11 +88,16 @@ class _Lowering:
     def program(self) -> ir.PimProgram:
         groups, first_group = self.groups()
         row = self.work(first_group)
-        channels = self.exchange(self.fill(), self.copy(row), row)
+        messages = [self.fill(), self.copy(row)]
+        if self.values.states:
+            messages.append(self.update())
+        channels = self.exchange(messages, row)
         self.store([*self.demand.stores, *self.stored_outputs()])
         forms = FormTable(tuple(self.kinds.forms))
-        steps, place = self.rows.steps(forms, self.turns.nodes, self.values.all, self.wants)
-        cores = {i: ir.CoreProgram(i, tuple(groups[i]), core_steps) for i, core_steps in steps.items()}
+        steps, once, place = self.rows.steps(forms, self.turns.nodes, self.values.all, self.wants)
+        states = self.state_buffers()
+        cores = {i: _core_program(i, tuple(groups[i]), core_steps, once[i]) for i, core_steps in steps.items()}
+        cores |= {i: replace(cores[i], states=buffers) for i, buffers in states.items()}
         core, step = self.made(place[row])
         traces = (self.trace(tensor, core, step) for tensor in self.graph.tensors.values() if tensor.in_model)
         return ir.PimProgram(self.graph.name, cores, channels, tuple(trace for trace in traces if trace))
@@ -137,8 +151,10 @@ class _Lowering:
         rows, wants, address = self.rows, self.wants, self.values.addresses()
         node = self.turns.node[wants.turn]
         brought, loaded = wants.new & (wants.fill == LOAD), address[wants.value] >= 0
+        kept = np.isin(wants.value, [*self.values.states])
         w = np.flatnonzero(brought & loaded)
-        rows.add(wants.at[w], wants.core[w], LOAD, node[w], wants.buffer[w], number=address[wants.value[w]])
+        at = np.where(kept[w], np.arange(len(w)) - len(w), wants.at[w])
+        rows.add(at, wants.core[w], LOAD, node[w], wants.buffer[w], number=address[wants.value[w]])
         w = np.flatnonzero(wants.new & (wants.fill >= len(TRANSFERS)))
         base = wants.buffer_of(wants.base[w], wants.core[w])
         rows.add(wants.at[w], wants.core[w], wants.fill[w], node[w], base, wants.buffer[w])
@@ -160,7 +176,9 @@ class _Lowering:
         turn, tile = turns.of_op[ops], flow.read_tile[np.searchsorted(flow.read_op, ops)]
         at, core, node = self.times.slot_time(turn, self.times.own), turns.core[turn], turns.node[turn]
         out = wants.buffer_of(flow.op_result[ops], core)
-        home, address = self.homes()[tile], self.values.addresses()[tile]
+        kept = np.isin(tile, [*self.values.states])
+        home = np.where(kept, core, self.homes()[tile])
+        address = np.where(kept, -1, self.values.addresses()[tile])
         c = np.flatnonzero(address >= 0)
         number = address[c] + first[c] * each_bytes[c]
         row[ops[c]] = rows.add(
@@ -185,15 +203,67 @@ class _Lowering:
             kind_of[number] = self.kinds.of_op(Move(make_slot(op.result, 1), (make_slot(op.source, 0),), runs))
         return np.array([kind_of[number] for number in forms.tolist()], np.int64)
 
-    def exchange(self, filled: "_Messages", copied: "_Messages", row: Ints) -> int:
+    def update(self) -> "_Messages":
+        """Adds rows that give states their next values, on each core that reads them. Returns messages for the others.
+
+        A run of elements follows when it is made, and the state has been read for the last time on that core.
+        """
+        wants, times, runs, rows = self.wants, self.times, self.state_runs, self.rows
+        kept = np.flatnonzero(np.isin(wants.value, [*self.values.states]))
+        pairs, which = np.unique(np.stack([wants.value[kept], wants.core[kept]], axis=1), axis=0, return_inverse=True)
+        read = np.full(len(pairs), -1)
+        np.maximum.at(read, which.reshape(-1), wants.turn[kept])
+        pair, run = np.nonzero(pairs[:, :1] == runs.state)
+        core, source = pairs[pair, 1], runs.source[run]
+        turn = np.maximum(read[pair], self.last_turns()[source])
+        at = times.slot_time(turn, times.update) + _number_equal(turn)
+        into, out, node = wants.buffer_of(runs.state[run], core), np.zeros_like(core), self.turns.node[turn]
+        span = np.stack([runs.into[run], runs.elements[run]], axis=1)
+        taken = np.stack([runs.first[run], runs.elements[run]], axis=1)
+        home, address = self.homes()[source], self.values.addresses()[source]
+        c = np.flatnonzero(address >= 0)
+        loaded: list[int] = source[c].tolist()
+        each = np.array([self.arch.bytes_of(self.values.all[tile].element) for tile in loaded], np.int64)
+        number = address[c] + taken[c, 0] * each
+        rows.add(at[c], core[c], LOAD, node[c], into[c], number=number, first=span[c, 0], elements=span[c, 1])
+        made = np.flatnonzero(address < 0)
+        out[made] = wants.buffer_of(source[made], home[made])
+        c = np.flatnonzero((address < 0) & (home == core))
+        rows.add(at[c], core[c], self.run_moves(run[c]), node[c], out[c], into[c])
+        c = np.flatnonzero((address < 0) & (home != core))
+        return _Messages(at[c], node[c], home[c], out[c], taken[c], core[c], into[c], span[c])
+
+    def state_buffers(self) -> dict[int, Ints]:
+        """Returns the buffers of states on each core that has some."""
+        wants = self.wants
+        kept = np.isin(wants.value, [*self.values.states])
+        core, buffer = wants.core[kept], wants.buffer[kept]
+        return {i: np.unique(buffer[core == i]) for i in np.unique(core).tolist()}
+
+    def last_turns(self) -> Ints:
+        """Returns the last turn that makes a part of each value; -1 for values that no operation makes."""
+        last = np.full(len(self.values.all), -1)
+        np.maximum.at(last, self.flow.op_result, self.turns.of_op)
+        return last
+
+    def run_moves(self, runs: Ints) -> Ints:
+        """Returns the form of a local copy for each of some runs of states."""
+        given, forms = self.state_runs, np.zeros(len(runs), np.int64)
+        for place, k in enumerate(runs.tolist()):
+            state, source = (self.values.all[int(tile[k])] for tile in (given.state, given.source))
+            moved = np.array([[given.into[k], 0, given.first[k], 1, given.elements[k]]])
+            forms[place] = self.kinds.of_op(Move(make_slot(state, 1), (make_slot(source, 0),), moved))
+        return forms
+
+    def exchange(self, parts: "Sequence[_Messages]", row: Ints) -> int:
         """Adds the sends and receives of messages, and the receives of copies to `row`. Returns the number of channels.
 
         The send and the receive of a message have the same time, so they are neighbours in the global order; channels
         are numbered in that order.
         """
-        channel = np.argsort(np.argsort(np.concatenate([filled.at, copied.at])))
-        for messages, numbers in ((filled, channel[: len(filled.at)]), (copied, channel[len(filled.at) :])):
-            m = messages
+        channel = np.argsort(np.argsort(np.concatenate([m.at for m in parts])))
+        ends = np.cumsum([len(m.at) for m in parts])
+        for m, numbers in zip(parts, np.split(channel, ends[:-1]), strict=True):
             (first, elements), (into, received) = m.taken.T, m.into.T
             self.rows.add(
                 m.at, m.home, SEND, m.node, m.given, number=numbers, peer=m.core, first=first, elements=elements
@@ -258,6 +328,23 @@ class _Lowering:
                 turn = first[tile]
                 count[turn] = count.get(turn, 0) + 1
                 yield StoredValue(turn, self.times.store + count[turn] - 1, tile, address)
+
+
+def _core_program(core: int, groups: tuple[ir.ArrayGroup, ...], steps: StepColumns, once: int) -> ir.CoreProgram:
+    """Returns the program of a core whose first `once` steps run once after power-up."""
+    if not once:
+        return ir.CoreProgram(core, groups, steps)
+    numbers = np.arange(len(steps))
+    return ir.CoreProgram(core, groups, steps.select(numbers[once:]), init=steps.select(numbers[:once]))
+
+
+def _number_equal(values: Ints) -> Ints:
+    """Numbers equal values from 0, in order."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    number = np.empty_like(values)
+    number[order] = np.arange(len(values)) - np.searchsorted(ordered, ordered)
+    return number
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -51,11 +51,14 @@ class StepBuilder:
 
     def steps(
         self, forms: FormTable, nodes: tuple[str, ...], values: list[ShapedValue], wants: BufferRequests
-    ) -> tuple[dict[int, StepColumns], Ints]:
-        """Returns the steps of each core, and the index of each row among the steps of its core. Drops the rows."""
+    ) -> tuple[dict[int, StepColumns], dict[int, int], Ints]:
+        """Returns the steps of each core, the number of those before time 0, and the index of each row. Drops the rows.
+
+        The index counts the other steps of the core.
+        """
         columns, self.columns = list(zip(*self.columns, strict=True)), []
         order = np.lexsort([np.concatenate(column) for column in columns[:2]])
-        _, core, form, node, number, peer, first, elements = (np.concatenate(columns.pop(0))[order] for _ in range(8))
+        at, core, form, node, number, peer, first, elements = (np.concatenate(columns.pop(0))[order] for _ in range(8))
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         row, place, buffer = (np.concatenate(column) for column in zip(*self.used, strict=True))
@@ -63,8 +66,9 @@ class StepBuilder:
         used, start = buffer[np.lexsort((place, row))], np.append(0, np.cumsum(np.bincount(row, minlength=len(order))))
         span = np.stack([first, elements], axis=1)
         made = _buffers(values, wants)
-        by_core: dict[int, StepColumns] = {}
+        by_core, once = dict[int, StepColumns](), dict[int, int]()
         for i, low, high in _runs(core):
+            once[i] = int((at[low:high] < 0).sum())
             within = slice(low, high)
             begin = start[low : high + 1]
             by_core[i] = StepColumns(
@@ -79,7 +83,9 @@ class StepBuilder:
                 begin - begin[0],
                 used[begin[0] : begin[-1]],
             )
-        return by_core, (np.arange(len(core)) - np.searchsorted(core, core))[rank]
+        counted = np.cumsum(at >= 0) - 1
+        before = np.append(0, np.cumsum(at >= 0))[np.searchsorted(core, core)]
+        return by_core, once, (counted - before)[rank]
 
 
 def _buffers(values: list[ShapedValue], wants: BufferRequests) -> dict[int, BufferTable]:

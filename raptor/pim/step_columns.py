@@ -5,7 +5,7 @@ their `OperationForm`. Buffers are numbers, so that a pass processes all steps o
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -215,6 +215,20 @@ class StepColumns:
                 slots = {slot.name: buffer for slot, buffer in zip(form.slots, buffers, strict=True)}
                 return form.on_buffers(slots).shift_matrices(number)
 
+    def select(self, steps: Ints) -> "StepColumns":
+        """Returns some steps, by their numbers, in the given order."""
+        counts = np.diff(self.start)[steps]
+        start = np.append(0, np.cumsum(counts))
+        uses: Ints = np.repeat(self.start[steps] - start[:-1], counts) + np.arange(start[-1])
+        columns = {name: getattr(self, name)[steps] for name in _COLUMNS}
+        return replace(self, start=start, used=self.used[uses], **columns)
+
+    def followed_by(self, other: "StepColumns") -> "StepColumns":
+        """Returns these steps and then those of `other`, which has the same tables."""
+        columns = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _COLUMNS}
+        start = np.concatenate([self.start, self.start[-1] + other.start[1:]])
+        return replace(self, start=start, used=np.concatenate([self.used, other.used]), **columns)
+
     def results(self, steps: Ints) -> Ints:
         """Returns the buffer numbers of the results of some steps, which must have one result each."""
         return self.used[self.start[steps] + self.forms.counts[self.form[steps], 0]]
@@ -231,6 +245,10 @@ class StepColumns:
         seen = self.forms.elements[self.forms.first[form] + place]
         elements = np.where((form < len(TRANSFERS))[:, None], self.buffers.elements[self.used], seen)
         return BufferUses(step, self.used, role, elements)
+
+
+_COLUMNS = ("form", "node", "number", "peer", "span")
+"""The columns of `StepColumns` that have a row for each step."""
 
 
 def encode_type(element: ElementType) -> int:

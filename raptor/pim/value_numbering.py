@@ -22,7 +22,7 @@ class ValueNumbering:
 
     all: value of each number. tiles: number of each tile, by name. named: number of each shared other value, by name.
     address: global address of each value that is in global memory from the start. outputs: global addresses of each
-    tile that is a model output.
+    tile that is a model output; a state does not leave the chip. states: the tiles that hold states.
     """
 
     memory: GlobalMemory
@@ -31,6 +31,7 @@ class ValueNumbering:
     shared_numbers: dict[str, int] = field(default_factory=dict[str, int])
     address: dict[int, int] = field(default_factory=dict[int, int])
     outputs: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    states: set[int] = field(default_factory=set[int])
 
     @classmethod
     def from_graph(cls, graph: SpatialGraph, memory: GlobalMemory) -> "ValueNumbering":
@@ -40,6 +41,8 @@ class ValueNumbering:
             values.address[values.tile(tile)] = address
         for tile, address in _tile_addresses(graph, memory.outputs):
             values.outputs.setdefault(values.tile(tile), []).append(address)
+        for name in graph.residency.state_inputs:
+            values.states.update(values.tile(part.tile) for part in graph.tensors[name].parts)
         for tile in graph.literals.values():
             values.address[values.tile(tile)] = memory.constants[tile.name]
         return values

@@ -5,8 +5,19 @@ import numpy as np
 from raptor.common.errors import VerifyError
 from raptor.pim.allocate_memory import BufferLifetimes, buffer_alignments, reserved_bytes
 from raptor.pim.ir import CoreProgram, PimProgram
-from raptor.pim.operations import Buffer, LoadRows
-from raptor.pim.step_columns import OPERAND, RECEIVE, RESULT, SCRATCH, SEND, WHOLE_BUFFER, Ints, bytes_of_types
+from raptor.pim.operations import Buffer, LoadRows, Receive, Send, Store
+from raptor.pim.step_columns import (
+    OPERAND,
+    RECEIVE,
+    RESULT,
+    SCRATCH,
+    SEND,
+    WHOLE_BUFFER,
+    Ints,
+    StepColumns,
+    bytes_of_types,
+)
+from raptor.spatial.operations import Move
 from raptor.target.arch import Target
 
 
@@ -16,6 +27,7 @@ def verify_pim(program: PimProgram, arch: Target) -> None:
     for core in program.cores.values():
         _check_core(core, arch)
         _check_defined(core)
+        _check_init(core)
         if core.addresses is not None:
             _check_addresses(core, core.addresses, arch)
 
@@ -79,12 +91,12 @@ def _check_core(core: CoreProgram, arch: Target) -> None:
     for i in core.steps.of_class(LoadRows).tolist():
         op = core.steps.operation(i)
         assert isinstance(op, LoadRows)
-        _check_rows(_where(core, i), op, arch)
+        _check_rows(_where(core, core.init_count + i), op, arch)
 
 
 def _check_defined(core: CoreProgram) -> None:
     """Checks that each operand was written before, with the number and type of elements that are read."""
-    uses = core.steps.uses()
+    uses = core.all_steps.uses()
     known = np.flatnonzero(uses.role != SCRATCH)
     order = known[np.lexsort((known, uses.buffer[known]))]
     # For each use, the last write of the same buffer before it: writes and reads of a buffer are neighbours now.
@@ -100,8 +112,54 @@ def _check_defined(core: CoreProgram) -> None:
         raise VerifyError(f"{_where(core, int(uses.step[first]))}: %{name} is used before it is defined")
 
 
+def _check_init(core: CoreProgram) -> None:
+    """Checks that steps after power-up meet no other core, and that a sample leaves what later ones read."""
+    if core.init is None:
+        return
+    alone = ~core.init.forms.of_class(Send, Receive, Store)[core.init.form]
+    for step in np.flatnonzero(~alone).tolist():
+        raise VerifyError(f"{_where(core, step)}: runs once after power-up, but meets another core or stores")
+    _check_kept(core)
+
+
+def _check_kept(core: CoreProgram) -> None:
+    """Checks that a sample writes no resident buffer but states, these as a whole, and after it has read them."""
+    steps = core.steps
+    uses, count = steps.uses(), len(steps.buffers)
+    kept, last_read = np.zeros(count, np.bool_), np.full(count, -1)
+    kept[core.resident] = True
+    reads = uses.role == OPERAND
+    np.maximum.at(last_read, uses.buffer[reads], uses.step[reads])
+    parts: dict[int, list[tuple[int, int]]] = {state: [] for state in core.states.tolist()}
+    for use in np.flatnonzero(kept[uses.buffer] & ~reads).tolist():
+        step, buffer = int(uses.step[use]), int(uses.buffer[use])
+        where, name = _where(core, core.init_count + step), steps.buffers.name(buffer)
+        if buffer not in parts:
+            raise VerifyError(f"{where}: overwrites %{name}, which later samples read")
+        if step < last_read[buffer]:
+            raise VerifyError(f"{where}: overwrites the state %{name}, which this sample still reads")
+        parts[buffer] += _written_ranges(steps, step)
+    for state, written in parts.items():
+        name, elements = steps.buffers.name(state), int(steps.buffers.elements[state, 0])
+        ends = [0, *(first + size for first, size in sorted(written))]
+        if [first for first, _ in sorted(written)] != ends[:-1] or ends[-1] != elements:
+            raise VerifyError(f"pim: core {core.core}: the elements of the state %{name} are not written once each")
+
+
+def _written_ranges(steps: StepColumns, step: int) -> list[tuple[int, int]]:
+    """Returns first element and number of elements of each part of its result that a step writes."""
+    first, elements = steps.span[step].tolist()
+    operation = steps.operation(step)
+    if isinstance(operation, Move):
+        return [(int(into), int(size)) for into, *_, size in operation.runs.tolist()]
+    result = int(steps.results(np.array([step]))[0])
+    return [(0, int(steps.buffers.elements[result, 0])) if first == WHOLE_BUFFER else (first, elements)]
+
+
 def _where(core: CoreProgram, step: int) -> str:
-    return f"pim: core {core.core} step {step} ({core.steps.nodes[core.steps.node[step]]})"
+    """Names a step by its number among all steps, those after power-up first."""
+    steps = core.all_steps
+    return f"pim: core {core.core} step {step} ({steps.nodes[steps.node[step]]})"
 
 
 def _check_rows(where: str, op: LoadRows[Buffer], arch: Target) -> None:
@@ -116,7 +174,7 @@ def _check_addresses(core: CoreProgram, addresses: Ints, arch: Target) -> None:
     """Checks that buffers alive at the same time are disjoint, and all are aligned and inside the memory used."""
     from raptor.pim.allocate_kernel import first_clash  # compiled code is loaded only where it runs
 
-    lives, buffers = BufferLifetimes.from_steps(core.steps), core.steps.buffers
+    lives, buffers = BufferLifetimes.from_core(core), core.steps.buffers
     low = addresses[lives.buffer]
     high = low + reserved_bytes(buffers, arch)[lives.buffer]
     unaligned = low % buffer_alignments(buffers.elements[lives.buffer, 1], arch) != 0

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Indices, Numbers
+from raptor.graph.residency import NOTHING_RESIDENT, Residency
 from raptor.mapping.decision import Matrix
 from raptor.mapping.modes.line_unfolding import LineMatrix
 from raptor.spatial.compute_op import Compute
@@ -142,7 +143,7 @@ class SpatialGraph:
     filter_of, take_of, move_of, product_of: operands of the tensors that are computed by a filter, by an embedding
     lookup, by a rearrangement, or line by line as a product of two tensors, by name. literals: constant tiles, by name.
     views: tensors of which only regions exist, by name. made: constants that crossbars produce instead of global
-    memory, by name of the tile that holds the repeated vector.
+    memory, by name of the tile that holds the repeated vector. residency: what stays on the chip between two samples.
     """
 
     name: str
@@ -159,6 +160,7 @@ class SpatialGraph:
     views: Mapping[str, ViewUse] = field(default_factory=dict[str, ViewUse])
     product_of: Mapping[str, ProductUse] = field(default_factory=dict[str, ProductUse])
     made: Mapping[str, ConstantTile] = field(default_factory=dict[str, ConstantTile])
+    residency: Residency = NOTHING_RESIDENT
 
     @cached_property
     def dataflow(self) -> Dataflow:

@@ -53,7 +53,7 @@ def refine(graph: Graph, decision: Decision, arch: Target) -> DecisionProgress:
     sunk = sink_to_readers(lowered) if flow.streamed else ()
     partition = move_computes(lowered, sunk)
     constants: tuple[ProducedConstants, ...] = ()
-    if flow.makes_constants:
+    if flow.makes_constants and not graph.residency.constants:
         uses = ConstantUses.from_partition(partition)
         constants = choose_constants(partition, uses, arch)
         partition = make_constants(partition, uses, constants, arch)

@@ -47,18 +47,24 @@ class Tile(ShapedValue, frozen=True, gc=False):
 
 
 class ConstantTile(Tile, frozen=True, gc=False, eq=False, kw_only=True):
-    """A constant operand: a pixel, a row or a whole tile, repeated over the result."""
+    """A constant operand: a pixel, a row or a whole tile, repeated over the result.
+
+    label: constants of different labels are stored apart, even if they are equal, because one of them may be changed.
+    """
 
     values: npt.NDArray[np.float32 | np.int32]
     """[elements], pixel by pixel: float32, or int32 for integers of any width."""
+    label: str = ""
 
     @classmethod
-    def from_pixels(cls, name: str, pixels: npt.NDArray[Any], element: ElementType = MODELLED_FLOAT) -> "ConstantTile":
+    def from_pixels(
+        cls, name: str, pixels: npt.NDArray[Any], element: ElementType = MODELLED_FLOAT, label: str = ""
+    ) -> "ConstantTile":
         """Makes a constant of `pixels`: [rows, width, channels]."""
         rows, width, channels = pixels.shape
         kind = np.float32 if element.kind == "float" else np.int32
         values = np.ascontiguousarray(pixels, kind).reshape(-1)
-        return cls(name, rows, width, channels, element, values=values)
+        return cls(name, rows, width, channels, element, values=values, label=label)
 
     @property
     def period(self) -> int:

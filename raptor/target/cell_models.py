@@ -1,7 +1,8 @@
 """Parts of the device file about values: the cells of a crossbar, and how products are read out of it.
 
 Conductances are in the unit of the file. `off` and `on` are those of the lowest and the highest level of a cell; the
-levels between are equally far apart. A part that a file leaves out is ideal.
+levels between are equally far apart. A slice of a weight may have fewer bits than a cell: `ReadOut.levels` says which
+level is then the highest. A part that a file leaves out is ideal.
 """
 
 from typing import Annotated, Literal, Self, get_args
@@ -17,6 +18,8 @@ Encoding = Literal["offset", "flipped", "differential", "differential_analog", "
 InputCoding = Literal["twos_complement", "offset", "two_passes"]
 AdcRange = Literal["full", "unit", "calibrated"]
 AdcScope = Literal["chip", "layer", "column"]
+SliceLevels = Literal["full", "shared"]
+IdleCells = Literal["programmed", "unformed"]
 ENCODINGS: tuple[str, ...] = get_args(Encoding)
 INPUT_CODINGS: tuple[str, ...] = get_args(InputCoding)
 MOST_ADC_BITS = 24
@@ -94,6 +97,11 @@ class CellModel(StrictSchema):
     stuck_off: Fraction = Field(default=0.0, description="share of cells that stay at `off`")
     stuck_on: Fraction = Field(default=0.0, description="share of cells that stay at `on`")
     wire_ohm: NonNegative = Field(default=0.0, description="resistance of a wire from one cell to the next; needs uS")
+    idle: IdleCells = Field(
+        default="programmed",
+        description="both cells of a pair whose weight is 0: written to `off`, or never formed, so that they conduct "
+        "nothing and have no error; unformed needs encoding differential_analog",
+    )
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -122,10 +130,19 @@ class Adc(StrictSchema):
 
 
 class ReadOut(StrictSchema):
-    """Weights in cells, inputs on rows, and the conversion of sums."""
+    """Weights in cells, inputs on rows, and the conversion of sums.
+
+    7 bits of a magnitude in cells of 4 bits are a slice of 4 bits and one of 3 bits. With `full`, the highest level of
+    each is at `on`; the slices are scaled after the conversion. With `shared`, a level of all slices is the same
+    conductance, so the slice of 3 bits uses 7 of 15 steps and errors of its cells weigh more.
+    """
 
     encoding: Encoding = Field(default="offset", description="weights as levels of cells")
     inputs: InputCoding = Field(default="twos_complement", description="signed inputs as unsigned steps of DACs")
+    levels: SliceLevels = Field(
+        default="full",
+        description="range of a slice with fewer bits than a cell: all of `off` to `on`, or the step of a whole cell",
+    )
     cell_bits: Bits | None = Field(default=None, description="bits of a cell; null: as the architecture file says")
     dac_bits: Bits | None = Field(default=None, description="bits of a step; null: as the architecture file says")
     rows_at_once: Annotated[int, Field(ge=1, le=2**20)] | None = Field(

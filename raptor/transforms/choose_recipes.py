@@ -1,25 +1,30 @@
 """Chooses for each requantisation how the vector unit computes it, and proves that the result is the definition's."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from raptor.common.errors import UserError, VerifyError
 from raptor.common.option_spelling import spell_option
 from raptor.common.options.option_values import Requant
-from raptor.graph.ir import Graph, Node, Requantise
+from raptor.graph.ir import Filter, Graph, Node, Requantise
 from raptor.graph.requantise.proof import prove_recipe
 from raptor.graph.requantise.select_instruction import find_vrequant, prove_vrequant
 from raptor.graph.requantise.synthesis import NoRecipeError, find_exact_recipe, find_short_recipe
+from raptor.graph.requantise.trim_stage import add_trim_stage
 from raptor.graph.requantise.vector_program import RequantiseRecipe
 from raptor.graph.requantise.vrequant import VrequantParams
 
 
 @dataclass(frozen=True, slots=True)
 class RequantMethod:
-    """Method of computing requantisations: exactly, with short multipliers, or by the extended instruction."""
+    """Method of computing requantisations: exactly, with short multipliers, or by the extended instruction.
+
+    `trimmable`: requantisations of the sums of layers get a trim stage.
+    """
 
     method: Requant = "exact"
+    trimmable: bool = False
 
 
 def choose_recipes(graph: Graph, requantising: RequantMethod) -> Graph:
@@ -27,7 +32,44 @@ def choose_recipes(graph: Graph, requantising: RequantMethod) -> Graph:
 
     Raises `UserError` that names a node whose numbers do not fit words of 32 bits.
     """
-    return replace(graph, nodes=tuple(_with_recipe(node, requantising.method) for node in graph.nodes))
+    found = replace(graph, nodes=tuple(_with_recipe(node, requantising.method) for node in graph.nodes))
+    return _with_trim_stages(found) if requantising.trimmable else found
+
+
+def _with_trim_stages(graph: Graph) -> Graph:
+    """Returns the graph with a trim stage in each requantisation that reads the sums of one layer alone."""
+    sums = {node.output: node.name for node in graph.nodes if isinstance(node.operator, Filter)}
+    return replace(graph, nodes=tuple(_with_trim_stage(node, graph, sums) for node in graph.nodes))
+
+
+def _with_trim_stage(node: Node, graph: Graph, sums: Mapping[str, str]) -> Node:
+    trimmed = [i for i, name in enumerate(node.inputs) if name in sums]
+    if not isinstance(node.operator, Requantise) or len(trimmed) != 1:
+        return node
+    assert isinstance(node.operator.recipe, RequantiseRecipe), "no instruction has a trim stage"
+    tensor = node.inputs[trimmed[0]]
+    channels = graph.tensors[tensor].image.channels
+    recipe = add_trim_stage(node.operator.recipe, tensor, sums[tensor], trimmed[0], channels)
+    return node if recipe is None else replace(node, operator=replace(node.operator, recipe=recipe))
+
+
+def trim_notes(graph: Graph) -> Iterator[str]:
+    """Yields a note if layers have no trim stage: which, and why. `graph`: of a trimmable program."""
+    makers = {node.output: node for node in graph.nodes}
+    trimmed = {
+        node.inputs[node.operator.recipe.trim.operand]
+        for node in graph.nodes
+        if isinstance(node.operator, Requantise)
+        and isinstance(node.operator.recipe, RequantiseRecipe)
+        and node.operator.recipe.trim is not None
+    }
+    others = [n.name for name, n in makers.items() if isinstance(n.operator, Filter) and name not in trimmed]
+    if others:
+        yield (
+            f"{spell_option('trimmable', True)}: no trim for {', '.join(others[:4])}"
+            f"{f' and {len(others) - 4} more' if len(others) > 4 else ''}: the sums are not requantised directly and "
+            "alone, or need all of 32 bits"
+        )
 
 
 def _with_recipe(node: Node, how: Requant) -> Node:

@@ -58,7 +58,7 @@ class Lifetime:
 
 
 def lifetimes(core: CoreProgram) -> list[Lifetime]:
-    found = BufferLifetimes.from_steps(core.steps)
+    found = BufferLifetimes.from_core(core)
     rows = zip(found.buffer.tolist(), found.first.tolist(), found.last.tolist(), strict=True)
     return [Lifetime(core.steps.buffers.values[k], first, last) for k, first, last in rows]
 

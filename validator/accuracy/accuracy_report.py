@@ -97,6 +97,7 @@ def describe_setup(setup: ChipSetup | None) -> dict[str, str]:
     adc, cells = setup.adc, setup.cells
     found = {
         "encoding": setup.encoding,
+        "levels": setup.levels,
         "inputs": setup.inputs,
         "cell_bits": f"{setup.cell_bits}",
         "dac_bits": f"{setup.dac_bits}",
@@ -113,6 +114,7 @@ def describe_setup(setup: ChipSetup | None) -> dict[str, str]:
         "programming": "ideal" if cells is None or not cells.programming else "as in the device file",
         "reads": "ideal" if cells is None or not (cells.read or cells.flicker) else "with noise",
         "drift": "ideal" if cells is None or cells.drift is None else f"after {setup.seconds:g} s",
+        "idle cells": "programmed" if cells is None else cells.idle,
         "stuck cells": "none" if cells is None else f"{cells.stuck_off:g} off, {cells.stuck_on:g} on",
         "wires": "ideal" if cells is None or not cells.wire_ohm else f"{cells.wire_ohm:g} ohm a cell",
         "compensation": setup.compensation,

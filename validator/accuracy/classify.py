@@ -57,7 +57,7 @@ class ClassRule:
 
 def find_class_rule(program: LoadedProgram) -> ClassRule:
     """Returns the decision rule for the first output. Raises `UserError` if a single score has no known threshold."""
-    output = program.memory.outputs[0]
+    output = program.outputs[0]
     count = int(np.prod(output.shape, dtype=np.int64))
     return ClassRule(count) if count > 1 else ClassRule(2, _threshold(program.model, output.name))
 

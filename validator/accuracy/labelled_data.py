@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,6 +39,17 @@ class LabelledData:
     def sample(self, number: int) -> dict[str, Array]:
         """Returns the inputs of a sample."""
         return {name: values[number] for name, values in self.inputs.items()}
+
+
+def digest_samples(data: LabelledData) -> set[bytes]:
+    """Returns a digest of the inputs of each sample, whatever their order; equal samples have one digest."""
+    found: set[bytes] = set()
+    for number in range(data.count):
+        digest = sha256()
+        for name, values in sorted(data.sample(number).items()):
+            digest.update(name.encode() + np.ascontiguousarray(values, np.float64).tobytes())
+        found.add(digest.digest())
+    return found
 
 
 def read_labelled_data(path: Path, places: Sequence[TensorPlace], most: int | None = None) -> LabelledData:

@@ -1,7 +1,7 @@
 """Measures the accuracy of a program: on one chip or several, and over a sweep of settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from time import perf_counter
@@ -24,9 +24,10 @@ from validator.accuracy.accuracy_report import (
     mean_of_known,
 )
 from validator.accuracy.classify import find_class_rule
-from validator.accuracy.labelled_data import LabelledData, read_labelled_data
+from validator.accuracy.labelled_data import LabelledData, digest_samples, read_labelled_data
 from validator.accuracy.sample_scores import Tick, default_workers, run_layer_tensors, run_scores, runtime_scores
 from validator.accuracy.statistics import snr_db, student_interval, wilson_interval
+from validator.accuracy.trimming import trim_program
 from validator.crossbar.chip_parameters import ChipSetup
 from validator.crossbar.chip_programming import program_crossbars
 from validator.crossbar.chip_settings import apply_settings, make_setup
@@ -37,6 +38,7 @@ from validator.load.output_directory import load_output
 from validator.options import CrossbarKind
 from validator.program.program import LoadedProgram
 from validator.program.segment_list import require_one_segment
+from validator.program.trim_constants import require_trim_table, reset_trim
 
 Array = npt.NDArray[Any]
 Settings = Mapping[str, str]
@@ -55,6 +57,8 @@ def measure_accuracy(
     chips: int = 1,
     samples: int | None = None,
     calibration: int = 16,
+    calibration_data: Path | None = None,
+    trim: bool = False,
     noise_samples: int = 8,
     workers: int | None = None,
     tick: Tick = lambda: None,
@@ -65,7 +69,9 @@ def measure_accuracy(
     `read_labelled_data`; None: only the losses of converters are reported. `crossbar`: model of the products, exact by
     default. `settings` override the device file `device`. `sweep`: values of settings, all combinations of which are
     measured, too. `chips`: number of chips, with consecutive seeds. `samples`: how many samples are used, from the
-    first on. `calibration`: samples for the ranges of calibrated converters. `noise_samples`: samples for the noise of
+    first on. `calibration`: samples for the ranges of calibrated converters, the first of `calibration_data`
+    (by default of `data`), whose samples `data` must not have. `trim`: trim each chip with `calibration_data` before it
+    is measured. `noise_samples`: samples for the noise of
     layers. Raises `UserError` for invalid input."""
     require_one_segment(out, "accuracy")
     start = perf_counter()
@@ -78,14 +84,17 @@ def measure_accuracy(
     )
     _check(kind, setup, settings or {}, sweep or {}, chips)
     read = None if data is None else _read(program, data, samples)
-    task = _AccuracyTask(program, read, setup, calibration, noise_samples, workers or default_workers(), tick)
+    seen = CalibrationInputs(_read_calibration(program, read, calibration_data) or read, calibration, trim)
+    if trim:
+        require_trim_table(program)
+    task = _AccuracyTask(program, read, setup, seen, noise_samples, workers or default_workers(), tick)
     loaded = perf_counter()
     found = task.report(kind, None if device is None else device.name, chips, sweep or {})
     return replace(found, seconds={"load": loaded - start, "measure": perf_counter() - loaded})
 
 
 def _read(program: LoadedProgram, data: Path, samples: int | None) -> LabelledData:
-    output = program.memory.outputs[0]
+    output = program.outputs[0]
     if len(output.shape) > 1 and output.shape[0] != 1:
         raise UserError(
             f"output {output.name!r} has shape {list(output.shape)}: accuracy needs the scores of one sample; compile "
@@ -93,6 +102,33 @@ def _read(program: LoadedProgram, data: Path, samples: int | None) -> LabelledDa
         )
     read = read_labelled_data(data, program.memory.inputs, samples)
     find_class_rule(program).check_labels(read, data)
+    return read
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CalibrationInputs:
+    """Inputs that a chip sees before it is measured. `count`: inputs, from the first on, for ranges of converters.
+
+    `trim`: all of them also trim the chip.
+    """
+
+    data: LabelledData | None
+    count: int
+    trim: bool
+
+
+def _read_calibration(program: LoadedProgram, tested: LabelledData | None, path: Path | None) -> LabelledData | None:
+    """Reads calibration inputs. Raises `UserError` if one of them is also measured."""
+    if path is None or tested is None:
+        return None
+    read = read_labelled_data(path, program.memory.inputs)
+    known = digest_samples(tested)
+    both = sum(digest in known for digest in digest_samples(read))
+    if both:
+        raise UserError(
+            f"--calibration-data {path}: {both} of its {read.count} samples are also in --data; a chip that has seen "
+            "them would seem better than it is"
+        )
     return read
 
 
@@ -131,13 +167,13 @@ class _AccuracyTask:
         program: LoadedProgram,
         data: LabelledData | None,
         setup: ChipSetup | None,
-        calibration: int,
+        seen: CalibrationInputs,
         noise_samples: int,
         workers: int,
         tick: Tick,
     ) -> None:
         self.program, self.data, self.setup, self.workers, self.tick = program, data, setup, workers, tick
-        self.calibration, self.noise_samples = calibration, noise_samples
+        self.seen, self.noise_samples = seen, noise_samples
         self.golden = None if data is None else runtime_scores(program, data)
         self.decision = None if data is None else find_class_rule(program)
 
@@ -151,7 +187,7 @@ class _AccuracyTask:
             model=self.program.manifest.model,
             crossbar=kind,
             device=device,
-            settings=describe_setup(self.setup),
+            settings=describe_setup(self.setup) | self._trims(),
             samples=0 if self.data is None else self.data.count,
             top1=mean_of_known(r.top1 for r in results),
             top5=mean_of_known(r.top5 for r in results),
@@ -164,6 +200,13 @@ class _AccuracyTask:
             cells_per_weight=max((a.planes.cells_per_weight for a in chip.arrays), default=0) if chip else 0,
             sweep=points,
         )
+
+    def _trims(self) -> dict[str, str]:
+        """Describes the trim of the chips, if there is any."""
+        table = self.program.trim
+        if self.seen.trim and self.seen.data is not None:
+            return {"trim": f"each chip, with {self.seen.data.count} inputs"}
+        return {"trim": f"for {table.chip}"} if table is not None and table.chip is not None else {}
 
     def _chips(
         self, setup: ChipSetup | None, first: LoadedProgram, count: int
@@ -178,10 +221,15 @@ class _AccuracyTask:
         if setup is None:
             return self.program
         made = program_crossbars(self.program, setup)
-        if self.data is None or not _is_calibrated(setup, {}):
+        data = self.seen.data
+        if data is None:
             return made
-        numbers = range(min(self.calibration, self.data.count))
-        return calibrate_converters(made, map(self.data.sample, numbers))
+        if _is_calibrated(setup, {}):
+            # Ranges are set before a trim, which needs them: so, too, if the program is trimmed already.
+            bare = reset_trim(made) if made.trim is not None and made.trim.layers else made
+            ranges = calibrate_converters(bare, map(data.sample, range(min(self.seen.count, data.count))))
+            made = replace(made, crossbars=ranges.crossbars)
+        return trim_program(made, data, range(data.count), self.workers)[0] if self.seen.trim else made
 
     def _points(self, sweep: Sweep, chips: int) -> Iterator[AccuracyPoint]:
         for values in product(*sweep.values()) if sweep else ():

@@ -27,7 +27,7 @@ Tick = Callable[[], None]
 
 def run_scores(program: LoadedProgram, data: LabelledData, workers: int, tick: Tick) -> Array:
     """Returns the first output of the program for each sample, [n, values]."""
-    name = program.memory.outputs[0].name
+    name = program.outputs[0].name
 
     def one(number: int) -> Array:
         found = run_program(program, data.sample(number), sample=number).outputs[name].ravel()
@@ -41,7 +41,7 @@ def runtime_scores(program: LoadedProgram, data: LabelledData) -> Array:
     """Returns the first output of onnxruntime, with optimisations off, for each sample, [n, values]."""
     opened = create_session(str(program.model), program.model)
     constants = read_constant_inputs(program.manifest.options, opened.get_inputs())
-    name = program.memory.outputs[0].name
+    name = program.outputs[0].name
     types = {i.name: number_type(i.type) or np.float32 for i in opened.get_inputs()}
 
     def one(number: int) -> Array:

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from raptor.common.files import file_access
 from raptor.common.options import arguments
 from raptor.common.options.option_values import parse_arch_source
-from raptor.output.files import ARCH, MemoryMap, SimulatorConfig
+from raptor.output import files
+from raptor.output.files import ARCH, MemoryMap, ResidentMap, SimulatorConfig
 from raptor.target.arch import Target
 from raptor.target.isa import Records
 from validator.checks.findings import Finding, RuleTopic, Severity
@@ -63,9 +65,29 @@ def check(path: str | Path, arch: str | Path | None = None) -> tuple[Finding, ..
     """
     chip, folder = None if arch is None else parse_arch_source("arch", arch), arguments.parse_path("path", path)
     if not has_segments(folder):
-        return check_subject(load_subject(folder, chip))
-    found = {part.name: check_subject(load_subject(part, chip)) for part in chip_folders(folder)}
+        return _check_folder(folder, chip)
+    found = {part.name: _check_folder(part, chip) for part in chip_folders(folder)}
     return _sorted(_of_segments(found))
+
+
+def _check_folder(folder: Path, chip: str | Path | None) -> tuple[Finding, ...]:
+    """Checks a program, and the auxiliary programs beside it."""
+    found = list(check_subject(load_subject(folder, chip)))
+    beside = folder / files.ARCH if (folder / files.ARCH).is_file() else None
+    for name in files.AUXILIARY:
+        if (folder / name / files.CONFIG).is_file():
+            subject = load_subject(folder / name, beside if chip is None else chip)
+            subject.resident = _resident(folder) if name == files.SAVE else None
+            own = (f for f in check_subject(subject) if f.rule not in RULES or not RULES[f.rule].is_about_chip)
+            found += (replace(f, file=f"{name}/{f.file}") for f in own)
+    return _sorted(found)
+
+
+def _resident(folder: Path) -> ResidentMap | None:
+    """Returns what stays in local memory between two samples of a program."""
+    if not (folder / files.RESIDENT).is_file():
+        return None
+    return file_access.read_json_file(files.ResidentMap, folder, files.RESIDENT)
 
 
 def _of_segments(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
@@ -73,7 +95,7 @@ def _of_segments(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
     known: set[Finding] = set()
     for segment, findings in found.items():
         for finding in findings:
-            of_chip = finding.rule in RULES and RULES[finding.rule].topic is RuleTopic.ARCHITECTURE
+            of_chip = finding.rule in RULES and RULES[finding.rule].is_about_chip
             if of_chip and finding in known:
                 continue
             known.add(finding)
@@ -88,11 +110,12 @@ def check_output(
     shapes: GroupShapes,
     *,
     extended: bool,
+    resident: ResidentMap | None = None,
 ) -> tuple[Finding, ...]:
     """Checks the output of the compiler in memory, without files: runs the rules on streams, memory and chip.
 
     `streams` has an entry for every core, `shapes` the rows and columns of each group's matrix.
-    `extended`: the user allowed instructions that pimsim-nn does not have.
+    `extended`: the user allowed instructions that pimsim-nn does not have. `resident`: see `CheckSubject`.
     """
     return check_subject(
         CheckSubject(
@@ -102,6 +125,7 @@ def check_output(
             config=config.model_dump(mode="json"),
             chip=ArchitectureFile(ARCH, target),
             memory=memory,
+            resident=resident,
             shapes=shapes,
             allows_extensions=extended,
             made_by_raptor=True,

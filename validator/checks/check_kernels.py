@@ -146,6 +146,8 @@ def check_accesses(
     shape_first: Any,
     limit: Any,
     used: Any,
+    resident_first: Any,
+    resident: Any,
     cover: Any,
     faults: Any,
 ) -> None:
@@ -153,12 +155,17 @@ def check_accesses(
 
     `shapes[shape_first[core] + group]` is the matrix of a group (1 x 1 if unknown), `widest` its largest possible
     number of columns. `limit`: bytes of a local memory. `used[core]`: bytes in use according to the compiler, or -1.
+    `resident[resident_first[core] : resident_first[core + 1]]`: first byte and end of memory written before.
     `cover`: one entry for each byte whose writes are tracked; 0 on entry and on return.
     """
     top = np.int64(cover.size)
     for core in range(starts.size - 1):
         dirty = np.int64(0)
         groups = shape_first[core + 1] - shape_first[core]
+        for k in range(resident_first[core], resident_first[core + 1]):
+            end = min(resident[k, 1], top)
+            cover[resident[k, 0] : end] = 1
+            dirty = max(dirty, end)
         for i in range(starts[core], starts[core + 1]):
             op = opcode[i]
             is_product = rules[op, RuleColumn.UNIT] == MATRIX

@@ -47,6 +47,8 @@ def load_subject(path: str | Path, arch: str | Path | None = None) -> CheckSubje
     subject.chip = _chip(source, arch)
     if source.is_dir() and (source / files.MEMORY).is_file():
         subject.memory = file_access.read_json_file(files.MemoryMap, source, files.MEMORY)
+    if source.is_dir() and (source / files.RESIDENT).is_file():
+        subject.resident = file_access.read_json_file(files.ResidentMap, source, files.RESIDENT)
     if subject.chip is not None and str(arch) not in architectures.arch_presets():  # a preset's table is complete
         read_network(subject, subject.chip)
     return subject

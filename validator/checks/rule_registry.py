@@ -26,6 +26,11 @@ class CheckRule:
     advice: str
     check: Check
 
+    @property
+    def is_about_chip(self) -> bool:
+        """True if the findings are the same for all programs on a chip."""
+        return self.topic is RuleTopic.ARCHITECTURE
+
 
 RULES: dict[str, CheckRule] = {}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raptor.output.files import MemoryMap
+from raptor.output.files import MemoryMap, ResidentMap
 from raptor.target.arch import Target
 from raptor.target.isa import Records
 from raptor.target.opcode_tables import OPCODE_RULES, Bytes
@@ -55,6 +55,7 @@ class CheckSubject:
     `shapes`: rows and columns of the matrix of each array group, from the weights. `extended`: the user of the compiler
     allowed instructions that pimsim-nn does not have. `compiled`: made by RAPTOR, so the user cannot change the
     streams. `alone`: a chip without a program. `computed`: cached results that several rules of one module share.
+    `resident`: what stays in local memory between two samples.
     """
 
     streams: Sequence[Records]
@@ -69,6 +70,7 @@ class CheckSubject:
     load_faults: Sequence[str] = ()
     chip: ArchitectureFile | None = None
     memory: MemoryMap | None = None
+    resident: ResidentMap | None = None
     shapes: GroupShapes | None = None
     text: Mapping[int, TextFaults] = field(default_factory=dict[int, TextFaults])
     allows_extensions: bool = False

@@ -4,6 +4,7 @@ Errors apply in this order: programming, drift, stuck cells, wires. Read noise i
 contribution of the conductance `off` to a sum is subtracted before the converter, as by a column of cells that are off.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,12 +16,13 @@ from validator.crossbar.chip_parameters import ChipSetup
 from validator.crossbar.wire_resistance import effective_conductances
 
 Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 _MICRO = 1e6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgrammedCells:
-    """Cells of an array after programming, in levels. `variance`: variance of a read.
+    """Cells of an array after programming, in levels of their slice. `variance`: variance of a read.
 
     `fresh`: the levels just after programming; None unless drift is compensated.
     """
@@ -30,37 +32,59 @@ class ProgrammedCells:
     fresh: Floats | None
 
 
+def conductance_steps(setup: ChipSetup, cells: CellModel, bits: Sequence[int]) -> Floats:
+    """Returns the conductance of a level of each slice, [planes, 1, 1]. `bits`: bits of the slices."""
+    return ((cells.on - cells.off) / setup.highest_levels(bits))[:, None, None]
+
+
 def program_cells(
-    levels: npt.NDArray[np.integer], setup: ChipSetup, cells: CellModel, place: tuple[int, int, int]
+    levels: npt.NDArray[np.integer],
+    bits: Sequence[int],
+    setup: ChipSetup,
+    cells: CellModel,
+    place: tuple[int, int, int],
+    idle: Mask | None = None,
 ) -> ProgrammedCells:
-    """Returns the cells [planes, rows, cols] after `levels` are written. `place`: core, array group, side of a pair."""
-    step = (cells.on - cells.off) / ((1 << setup.cell_bits) - 1)
+    """Returns the cells [planes, rows, cols] after `levels` are written.
+
+    `bits`: bits of each plane. `place`: core, array group, side of a pair. `idle` [rows, cols]: weights whose cells
+    were never formed; None if all cells are formed.
+    """
+    step = conductance_steps(setup, cells, bits)
     target = cells.off + step * levels.astype(np.float64)
-    held = _held_conductances(target, setup, cells, place)
-    variance = _read_variance(held, setup, cells)
+    held = _held_conductances(target, setup, cells, place, idle)
+    variance = find_read_variance(held, setup, cells)
     is_compared = setup.compensation != "none"
-    fresh = _held_conductances(target, replace(setup, seconds=0.0), cells, place) if is_compared else None
+    fresh = _held_conductances(target, replace(setup, seconds=0.0), cells, place, idle) if is_compared else None
+
+    def to_levels(conductances: Floats) -> Floats:
+        found = (_through_wires(conductances, setup, cells) - cells.off) / step
+        return found if idle is None else np.where(idle, 0.0, found)
+
     return ProgrammedCells(
-        levels=(_through_wires(held, setup, cells) - cells.off) / step,
-        variance=None if variance is None else variance / step**2,
-        fresh=None if fresh is None else (_through_wires(fresh, setup, cells) - cells.off) / step,
+        levels=to_levels(held),
+        variance=None if variance is None else (variance if idle is None else np.where(idle, 0.0, variance)) / step**2,
+        fresh=None if fresh is None else to_levels(fresh),
     )
 
 
-def _held_conductances(target: Floats, setup: ChipSetup, cells: CellModel, place: tuple[int, int, int]) -> Floats:
+def _held_conductances(
+    target: Floats, setup: ChipSetup, cells: CellModel, place: tuple[int, int, int], idle: Mask | None
+) -> Floats:
     written = _after_programming(target, setup, cells, place)
-    return _with_stuck_cells(_after_drift(written, target, setup, cells, place), setup, cells, place)
+    found = _with_stuck_cells(_after_drift(written, target, setup, cells, place), setup, cells, place)
+    return found if idle is None else np.where(idle, 0.0, found)
 
 
 def _after_programming(target: Floats, setup: ChipSetup, cells: CellModel, place: tuple[int, int, int]) -> Floats:
-    spread = _programming_error(cells, setup.seconds)
+    spread = find_programming_error(cells, setup.seconds)
     if spread is None:
         return target
     key = counter_rng.make_key(setup.seed, counter_rng.PROGRAMMING, *place)
     return np.maximum(target + spread.std(target) * _normals(key, target), 0.0)
 
 
-def _programming_error(cells: CellModel, seconds: float) -> ConductanceSpread | None:
+def find_programming_error(cells: CellModel, seconds: float) -> ConductanceSpread | None:
     """Returns the programming error that holds after `seconds`: the last that has begun, or else the first."""
     begun = [s for s in cells.programming if s.after_s <= seconds] or cells.programming[:1]
     return max(begun, key=lambda s: s.after_s) if begun else None
@@ -88,7 +112,7 @@ def _with_stuck_cells(held: Floats, setup: ChipSetup, cells: CellModel, place: t
     return np.where(at_off, cells.off, np.where(at_on, cells.on, held))
 
 
-def _read_variance(held: Floats, setup: ChipSetup, cells: CellModel) -> Floats | None:
+def find_read_variance(held: Floats, setup: ChipSetup, cells: CellModel) -> Floats | None:
     """Returns the variance of a read of each cell, or None if reads have no noise."""
     parts: list[Floats] = []
     if cells.read is not None:

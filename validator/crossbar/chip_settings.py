@@ -17,7 +17,9 @@ from raptor.target.cell_models import (
     AdcScope,
     CellModel,
     ConductanceSpread,
+    IdleCells,
     ReadOut,
+    SliceLevels,
 )
 from raptor.target.device_file import DeviceFile
 from validator.crossbar.chip_parameters import ChipSetup, Compensation
@@ -70,8 +72,8 @@ def _adc(name: str) -> Callable[[ChipSetup, Any], ChipSetup]:
     return apply
 
 
-def _cells(change: Callable[[CellModel, float], Mapping[str, Any]]) -> Callable[[ChipSetup, Any], ChipSetup]:
-    def apply(setup: ChipSetup, value: float) -> ChipSetup:
+def _cells(change: Callable[[CellModel, Any], Mapping[str, Any]]) -> Callable[[ChipSetup, Any], ChipSetup]:
+    def apply(setup: ChipSetup, value: Any) -> ChipSetup:
         cells = setup.cells or _IDEAL
         return replace(setup, cells=cells.model_copy(update=dict(change(cells, value))))
 
@@ -91,6 +93,7 @@ def _wires(cells: CellModel, ohm: float) -> Mapping[str, Any]:
 
 CHIP_SETTINGS: dict[str, ChipSetting] = {
     "encoding": ChipSetting("weights as levels of cells", _field("encoding"), ENCODINGS),
+    "levels": ChipSetting("range of a slice with fewer bits than a cell", _field("levels"), get_args(SliceLevels)),
     "inputs": ChipSetting("signed inputs as steps", _field("inputs"), INPUT_CODINGS),
     "cell_bits": ChipSetting("bits of a cell", _field("cell_bits", int), _BITS),
     "dac_bits": ChipSetting("bits of a step of the input", _field("dac_bits", int), _BITS),
@@ -115,6 +118,7 @@ CHIP_SETTINGS: dict[str, ChipSetting] = {
     "stuck_off": ChipSetting("share of cells stuck at off", _cells(lambda _, share: {"stuck_off": share}), high=1),
     "stuck_on": ChipSetting("share of cells stuck at on", _cells(lambda _, share: {"stuck_on": share}), high=1),
     "wire_ohm": ChipSetting("resistance of the wire between two cells", _cells(_wires)),
+    "idle": ChipSetting("cells of weights that are 0", _cells(lambda _, idle: {"idle": idle}), get_args(IdleCells)),
     "seconds": ChipSetting("time since programming", _field("seconds")),
     "compensation": ChipSetting("what shares a factor against drift", _field("compensation"), get_args(Compensation)),
     "cut_weights": ChipSetting(
@@ -134,6 +138,7 @@ def make_setup(
         kind=kind,
         encoding=read_out.encoding,
         inputs=read_out.inputs,
+        levels=read_out.levels,
         cell_bits=read_out.cell_bits or min(target.cell_bits, 8),
         dac_bits=read_out.dac_bits or min(converters.dac_bits, 8),
         rows_at_once=read_out.rows_at_once or target.rows_at_once,
@@ -153,6 +158,11 @@ def apply_settings(setup: ChipSetup, given: Mapping[str, str]) -> ChipSetup:
         setup = CHIP_SETTINGS[name].apply(setup, CHIP_SETTINGS[name].parse(name, given[name]))
     if setup.is_signed and setup.adc is not None and setup.adc.bits < 2:
         raise UserError(f"adc_bits={setup.adc.bits}: converters of differences need at least 2 bits, one is the sign")
+    if setup.cells is not None and setup.cells.idle == "unformed" and not setup.is_signed and setup.kind == "noisy":
+        raise UserError(
+            f"idle=unformed: encoding {setup.encoding} has no pairs of cells that cancel out; take "
+            "encoding=differential_analog, or idle=programmed"
+        )
     return setup
 
 
@@ -185,7 +195,7 @@ def _check_names(given: Mapping[str, str]) -> None:
 
 
 _NOISES = frozenset(CHIP_SETTINGS) - {
-    *("encoding", "inputs", "cell_bits", "dac_bits", "rows_at_once", "lossless_rows"),
+    *("encoding", "levels", "inputs", "cell_bits", "dac_bits", "rows_at_once", "lossless_rows"),
     *("adc_bits", "adc_range", "adc_scope", "cut_weights"),
 }
 """Settings that have no effect on a sliced crossbar."""

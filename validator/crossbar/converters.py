@@ -1,4 +1,4 @@
-"""Converters: sums of columns as codes. The unit of a sum is one level of a cell times one digit of the input."""
+"""Converters: sums of columns as codes. The unit of a sum is one level of its slice times one digit of the input."""
 
 import math
 from dataclasses import dataclass
@@ -40,10 +40,10 @@ def make_code_range(adc: Adc | None, *, signed: bool) -> CodeRange:
     return CodeRange(-float(half), float(half))
 
 
-def make_fixed_ranges(adc: Adc | None, codes: CodeRange, largest: float, shape: tuple[int, int]) -> ConverterRanges:
-    """Returns ranges that do not depend on data. `largest`: upper bound on the sums of any matrix."""
-    step = 0.0 if adc is None else 1.0 if adc.range == "unit" else max(1.0, largest / codes.high)
-    return ConverterRanges(np.zeros(shape), np.full(shape, step))
+def make_fixed_ranges(adc: Adc | None, codes: CodeRange, largest: Floats, shape: tuple[int, int]) -> ConverterRanges:
+    """Returns ranges that do not depend on data. `largest` [planes]: upper bound on the sums of any matrix."""
+    step = 0.0 if adc is None else 1.0 if adc.range == "unit" else np.maximum(1.0, largest / codes.high)[:, None]
+    return ConverterRanges(np.zeros(shape), np.broadcast_to(step, shape).astype(np.float64))
 
 
 def make_calibrated_ranges(codes: CodeRange, lowest: Floats, highest: Floats) -> ConverterRanges:

@@ -110,14 +110,18 @@ class ProgrammedChip:
 
     def with_ideal_converters(self) -> "ProgrammedChip":
         """Returns the chip with converters that pass on each sum unchanged."""
-        found = [replace(a, ranges=make_fixed_ranges(None, self.codes, 0.0, a.factor.shape)) for a in self.arrays]
+        found = [
+            replace(a, ranges=make_fixed_ranges(None, self.codes, np.zeros(1), a.factor.shape)) for a in self.arrays
+        ]
         return ProgrammedChip(self.setup, self.codes, tuple(found))
 
     def with_ranges(self, lowest: Sequence[Floats], highest: Sequence[Floats]) -> "ProgrammedChip":
         """Returns the chip with converter ranges that cover the sums seen, joined where converters share a range."""
         assert self.setup.adc is not None  # only converters are calibrated
         scope = self.setup.adc.scope
-        pairs = _joined(self.arrays, scope, lowest, np.min), _joined(self.arrays, scope, highest, np.max)
+        pairs = (
+            _join_sums(self.arrays, self.setup, scope, s, join) for s, join in ((lowest, np.min), (highest, np.max))
+        )
         found = [
             replace(array, ranges=make_calibrated_ranges(self.codes, low, high))
             for array, low, high in zip(self.arrays, *pairs, strict=True)
@@ -148,7 +152,7 @@ def _array(matrix: npt.NDArray[np.integer], use: GroupUse, setup: ChipSetup, cod
         use=use,
         planes=replace(planes, plus=_uint8(planes.plus), minus=None if planes.minus is None else _uint8(planes.minus)),
         rows_at_once=min(once, planes.plus.shape[1]),
-        ranges=make_fixed_ranges(setup.adc, codes, bound_column_sum(setup, planes, once), planes.factor.shape),
+        ranges=make_fixed_ranges(setup.adc, codes, bound_column_sums(setup, planes, once), planes.factor.shape),
         factor=planes.factor.astype(np.float64),
         sums=weights.sum(axis=0).astype(np.float64),
         positive=np.maximum(weights, 0).sum(axis=0).astype(np.float64),
@@ -158,7 +162,7 @@ def _array(matrix: npt.NDArray[np.integer], use: GroupUse, setup: ChipSetup, cod
 
 
 def _with_rows(array: CellArray, rows: int, setup: ChipSetup, codes: CodeRange) -> CellArray:
-    ranges = make_fixed_ranges(setup.adc, codes, bound_column_sum(setup, array.planes, rows), array.factor.shape)
+    ranges = make_fixed_ranges(setup.adc, codes, bound_column_sums(setup, array.planes, rows), array.factor.shape)
     return replace(array, rows_at_once=min(rows, array.driven_rows), ranges=ranges)
 
 
@@ -180,11 +184,11 @@ def _uint8(levels: Ints) -> Any:
     return levels.astype(np.uint8)
 
 
-def bound_column_sum(setup: ChipSetup, planes: CellPlanes, rows: int) -> float:
-    """Returns the largest sum for which a converter is built if `rows` rows are driven at once."""
-    whole = rows * ((1 << setup.dac_bits) - 1) * ((1 << setup.cell_bits) - 1)
+def bound_column_sums(setup: ChipSetup, planes: CellPlanes, rows: int) -> Floats:
+    """Returns the largest sum [planes] for which a converter is built if `rows` rows are driven at once."""
+    whole = rows * ((1 << setup.dac_bits) - 1) * setup.highest_levels(planes.bits)
     is_half = setup.encoding == "flipped" and planes.plus.shape[1] <= rows
-    return float(-(-whole // 2) if is_half else whole)
+    return (-(-whole // 2) if is_half else whole).astype(np.float64)
 
 
 def _with_held_levels(array: CellArray, setup: ChipSetup) -> CellArray:
@@ -195,7 +199,11 @@ def _with_held_levels(array: CellArray, setup: ChipSetup) -> CellArray:
         exact = [s.astype(np.float32) for s in sides]
         return replace(array, held_levels=exact[0] if len(exact) == 1 else exact[0] - exact[1])
     places = [(array.use.core, array.use.group, side) for side in range(len(sides))]
-    made = [program_cells(s.astype(np.int64), setup, cells, place) for s, place in zip(sides, places, strict=True)]
+    idle = planes.empty if cells.idle == "unformed" else None
+    made = [
+        program_cells(s.astype(np.int64), planes.bits, setup, cells, place, idle)
+        for s, place in zip(sides, places, strict=True)
+    ]
     held = made[0].levels if len(made) == 1 else made[0].levels - made[1].levels
     variances = [m.variance for m in made if m.variance is not None]
     variance = sum(variances[1:], variances[0]).astype(np.float32) if variances else None
@@ -212,7 +220,8 @@ def _read_outs(made: Sequence[ProgrammedCells]) -> tuple[Floats, Floats] | None:
 def _with_compensation(arrays: Sequence[CellArray], setup: ChipSetup) -> list[CellArray]:
     """Compensates drift: scales conversions by the read-out just after programming divided by the read-out now."""
     fresh, now = (
-        _joined(arrays, setup.compensation, [a.read_outs[k] for a in arrays if a.read_outs], np.sum) for k in (0, 1)
+        _join_sums(arrays, setup, setup.compensation, [a.read_outs[k] for a in arrays if a.read_outs], np.sum)
+        for k in (0, 1)
     )
     return [
         replace(array, factor=array.factor * np.where((was > 0) & (has > 0), was / np.maximum(has, 1e-30), 1.0))
@@ -220,10 +229,18 @@ def _with_compensation(arrays: Sequence[CellArray], setup: ChipSetup) -> list[Ce
     ]
 
 
-def _joined(arrays: Sequence[CellArray], scope: str, seen: Sequence[Floats], join: Callable[..., Any]) -> list[Floats]:
-    """Joins all numbers of a scope, which share a range or a factor, and returns the result in place of each."""
+def _join_sums(
+    arrays: Sequence[CellArray], setup: ChipSetup, scope: str, seen: Sequence[Floats], join: Callable[..., Any]
+) -> list[Floats]:
+    """Joins all sums [planes, cols] of a scope, which share a range or a factor, and returns the result for each.
+
+    Converters see currents: a level of a slice of few bits may be a larger one (`ChipSetup.highest_levels`).
+    """
     if scope == "column":
         return list(seen)
+    highest = [setup.highest_levels(a.planes.bits)[:, None] for a in arrays]
+    most = max(int(h.max()) for h in highest) if highest else 1
     labels = [a.use.layer if scope == "layer" else "" for a in arrays]
-    joined = {label: join([join(s) for s, of in zip(seen, labels, strict=True) if of == label]) for label in labels}
-    return [np.full_like(s, joined[label]) for s, label in zip(seen, labels, strict=True)]
+    currents = [s * (most / h) for s, h in zip(seen, highest, strict=True)]
+    joined = {label: join([join(s) for s, of in zip(currents, labels, strict=True) if of == label]) for label in labels}
+    return [np.full_like(s, joined[label]) / (most / h) for s, label, h in zip(seen, labels, highest, strict=True)]

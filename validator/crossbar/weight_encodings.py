@@ -37,6 +37,12 @@ class CellPlanes:
     doubled: bool = False
 
     @property
+    def empty(self) -> npt.NDArray[np.bool_]:
+        """True for each driven row and column [driven rows, cols] whose cells all have level 0."""
+        sides = [side for side in (self.plus, self.minus) if side is not None]
+        return np.all([(side == 0).all(axis=0) for side in sides], axis=0)
+
+    @property
     def cells_per_weight(self) -> int:
         return len(self.bits) * (1 if self.minus is None else 2) * (2 if self.doubled else 1)
 

@@ -21,7 +21,7 @@ ALIGNMENT = 4
 """In an integer program, each local memory starts at a multiple of this many bytes, for aligned access."""
 
 
-def _once_per_program(find: Callable[[LoadedProgram], T]) -> Callable[[LoadedProgram], T]:
+def cache_per_program(find: Callable[[LoadedProgram], T]) -> Callable[[LoadedProgram], T]:
     """Caches the result of a function for as long as the program lives."""
     known = WeakKeyDictionary[LoadedProgram, T]()
 
@@ -49,7 +49,7 @@ class RunTemplate:
     local_size: Indices
 
 
-@_once_per_program
+@cache_per_program
 def make_run_template(program: LoadedProgram) -> RunTemplate:
     """Returns the arrays that all runs of a program start from."""
     width, streams = program.memory.element_bytes, program.streams
@@ -106,13 +106,13 @@ class CaptureSpans:
     tensors: tuple[tuple[TensorProbe, tuple[TensorPiece, ...]], ...]
 
 
-@_once_per_program
+@cache_per_program
 def make_empty_captures(program: LoadedProgram) -> CaptureSpans:
     """Returns empty captures, for a run that returns outputs only."""
     return _captures(program, ())
 
 
-@_once_per_program
+@cache_per_program
 def make_captures(program: LoadedProgram) -> CaptureSpans:
     """Returns the captures for a run that also returns the tensors of layers.json."""
     return _captures(program, program.layers.probes if program.layers else ())

@@ -8,6 +8,7 @@ from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_option
 from validator.execution.inputs import random_inputs, read_input_files
 from validator.execution.run import run_program
+from validator.execution.stepped_run import is_sequence, run_sequence
 from validator.hosted.run_segments import run_segmented
 from validator.load.output_directory import load_output
 from validator.load.segmented_program import SegmentedProgram, load_segmented
@@ -24,8 +25,11 @@ def load_any(folder: str | Path, *, check_hashes: bool = True) -> LoadedProgram 
 
 def list_shapes(program: LoadedProgram | SegmentedProgram) -> tuple[Shapes, Shapes]:
     """Returns the shapes of inputs and outputs, keyed by name; None for a size that depends on values."""
-    listed = program.segments if isinstance(program, SegmentedProgram) else program.memory
-    inputs, outputs = ({tensor.name: tuple(tensor.shape) for tensor in t} for t in (listed.inputs, listed.outputs))
+    if isinstance(program, SegmentedProgram):
+        pair = program.segments.inputs, program.segments.outputs
+    else:
+        pair = program.memory.inputs, program.outputs
+    inputs, outputs = ({tensor.name: tuple(tensor.shape) for tensor in tensors} for tensors in pair)
     return inputs, outputs
 
 
@@ -49,7 +53,12 @@ def read_inputs(program: LoadedProgram | SegmentedProgram, given: Sequence[str],
 
 
 def run_any(program: LoadedProgram | SegmentedProgram, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the outputs in ONNX shapes, keyed by name."""
+    """Returns the outputs in ONNX shapes, keyed by name.
+
+    A program with states takes a sequence, too (see `run_sequence`).
+    """
     if isinstance(program, SegmentedProgram):
         return run_segmented(program, inputs).outputs
+    if is_sequence(program, inputs):
+        return run_sequence(program, inputs)
     return run_program(program, inputs).outputs

@@ -117,23 +117,44 @@ class BitTrueJudge:
         return self.is_mixed or self.has_short_multipliers
 
     def judge(self) -> None:
-        """Runs and compares all samples."""
+        """Runs and compares all samples, one after another: a step begins with the definition's own states.
+
+        Where each node is judged alone, it begins with the program's states.
+        """
+        before, states = None, dict[str, Array]()
         for number in self.numbers:
             start = perf_counter()
-            inputs = self._inputs(number)
+            inputs = {**self._inputs(number), **states}
             result = run_program(
-                self.program, inputs, probes=self.settings.layers or self.judges_by_node, **self.settings.run_options
+                self.program,
+                {name: array for name, array in inputs.items() if name not in states},
+                probes=self.settings.layers or self.judges_by_node,
+                before=before,
+                **self.settings.run_options,
             )
+            before = result.after
             self.instructions = result.instructions
             ran = perf_counter()
             known = self._run_definition(inputs, result.probe_elements)
             self._compare(known, result.output_elements, result.probe_elements)
+            states = self._next_states(known, result.outputs)
             defined = perf_counter()
             self._compare_with_onnxruntime(inputs, known)
             self._from_end_to_end(inputs, known)
             self.seconds["run"] += ran - start
             self.seconds["definition"] += defined - ran
             self.seconds["golden"] += perf_counter() - defined
+
+    def _next_states(self, known: DefinitionRun, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the states of the next step, by input."""
+        found = dict[str, Array]()
+        for state in self.program.states:
+            value = outputs[state.output] if self.judges_by_node else known.find_value(state.output)
+            if isinstance(value, ExactReal):
+                value = self.definition.compute_floats(state.output, known.values)
+            assert value is not None, "the definition computes all outputs"
+            found[state.input] = np.asarray(value)
+        return found
 
     def _inputs(self, number: int) -> dict[str, Array]:
         given, places = inputs_for_sample(self.given, number), self.program.memory.inputs
@@ -183,7 +204,7 @@ class BitTrueJudge:
         )
 
     def _compare(self, known: DefinitionRun, outputs: Mapping[str, Array], probes: Mapping[str, Array]) -> None:
-        for place in self.program.memory.outputs:
+        for place in self.program.outputs:
             self._tensor(ComparedTensor("output", place.name), outputs[place.name], place.coding, known)
         for probe in self._probes():
             if known.find_value(probe.tensor) is not None:
@@ -300,7 +321,7 @@ def _check(program: LoadedProgram, definition: ModelDefinition, constants: set[s
     fixed = constants | {t.name for t in graph.initializer}
     for kind, places, values in (
         ("input", program.memory.inputs, {v.name for v in graph.input} - fixed),
-        ("output", program.memory.outputs, {v.name for v in graph.output}),
+        ("output", program.outputs, {v.name for v in graph.output}),
     ):
         odd = sorted({place.name for place in places} ^ values)
         if odd:

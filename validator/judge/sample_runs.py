@@ -11,6 +11,7 @@ import numpy as np
 from raptor.common.errors import UserError
 from raptor.target.tensor_layout import Floats
 from validator.execution.inputs import GivenInputs, draw_inputs, inputs_for_sample, integer_input_names, make_inputs
+from validator.execution.resident_memory import LocalContent
 from validator.execution.run import run_program
 from validator.model.golden import GoldenModel, check_shapes
 from validator.model.index_bounds import IndexBounds, find_index_bounds, find_runnable_bounds, may_read_indices
@@ -56,11 +57,23 @@ class PairedRuns(Protocol):
     def run(self, number: int) -> dict[ComparedTensor, tuple[Floats, Floats]]: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StepStart:
+    """How a step finds the chip (None: after power-up), and the model's own states, by input."""
+
+    content: LocalContent | None
+    states: Mapping[str, Floats]
+
+
 @dataclass(slots=True, eq=False)
 class SampleRuns:
     """Inputs to validate: given ones, or random ones with the seeds `numbers`.
 
-    `bounds`: of random inputs. `seconds`: wall time by activity; `instructions`: executed by the last run.
+    Samples run one after another on the same chip, so that values which stay there are tested; the states of a model
+    are those that onnxruntime itself has made in the step before.
+
+    `bounds`: of random inputs. `seconds`: wall time by activity; `instructions`: executed by the last run. `starts`:
+    the beginning of each step so far, by its number.
     """
 
     program: LoadedProgram
@@ -71,6 +84,7 @@ class SampleRuns:
     bounds: Mapping[str, IndexBounds] = field(default_factory=dict[str, IndexBounds])
     seconds: dict[str, float] = field(default_factory=lambda: {"golden": 0.0, "run": 0.0, "float64": 0.0})
     instructions: int = 0
+    starts: dict[int, StepStart] = field(init=False, default_factory=dict[int, StepStart])
 
     def with_runnable_bounds(self) -> "SampleRuns":
         """Returns the samples with bounds on random inputs, within which the model runs without an error."""
@@ -78,7 +92,7 @@ class SampleRuns:
         integers = integer_input_names(places)
         if self.given or not self.numbers or not (integers or may_read_indices(self.model)):
             return self
-        outputs = [place.name for place in self.program.memory.outputs]
+        outputs = [place.name for place in self.program.outputs]
 
         def attempt(bounds: Mapping[str, IndexBounds]) -> None:
             for number in self.numbers:
@@ -97,7 +111,7 @@ class SampleRuns:
 
     def has_finite_outputs(self) -> bool:
         """Checks whether onnxruntime computes only finite outputs."""
-        names = [place.name for place in self.program.memory.outputs]
+        names = [place.name for place in self.program.outputs]
         try:
             found = [self.golden.run(self.inputs(number), names) for number in self.numbers]
         except UserError:
@@ -140,24 +154,39 @@ class SampleRuns:
     @property
     def exact_tensors(self) -> frozenset[str]:
         """The tensors of integers and booleans."""
-        places = [(place.name, place.coding) for place in self.program.memory.outputs]
+        places = [(place.name, place.coding) for place in self.program.outputs]
         probes = [(probe.tensor, probe.coding) for probe in (self.program.layers.probes if self.program.layers else ())]
         return frozenset(name for name, coding in (*places, *probes) if not holds_floats(coding))
 
     def inputs(self, number: int) -> dict[str, Floats]:
-        return make_inputs(
+        made = make_inputs(
             self.program.memory.inputs, self.golden, inputs_for_sample(self.given, number), number, self.bounds
         )
+        return {**made, **self.start_of(number).states}
+
+    def start_of(self, number: int) -> StepStart:
+        """Returns the beginning of a step; runs the steps before it if they have not run."""
+        if number == self.numbers[0] or self.program.resident is None:
+            return StepStart(None, {})
+        if number not in self.starts:
+            self.run(self.numbers[self.numbers.index(number) - 1])
+        return self.starts[number]
 
     def run(self, number: int) -> dict[ComparedTensor, tuple[Floats, Floats]]:
         """Returns the tensors of the program and of onnxruntime, both in onnxruntime's shapes.
 
         Equal calls give equal results.
         """
-        inputs, start = self.inputs(number), perf_counter()
+        inputs, begin, start = self.inputs(number), self.start_of(number), perf_counter()
         wanted = self._wanted(inputs)
         known = perf_counter()
-        result = run_program(self.program, inputs, probes=self.settings.layers, **self.settings.run_options)
+        layers, options = self.settings.layers, self.settings.run_options
+        given = {name: array for name, array in inputs.items() if name not in begin.states}
+        result = run_program(self.program, given, probes=layers, before=begin.content, **options)
+        if result.after is not None:
+            states = {state.input: wanted[state.output] for state in self.program.states}
+            following = self.numbers[self.numbers.index(number) + 1 :][:1]
+            self.starts |= dict.fromkeys(following, StepStart(result.after, states))
         self.seconds["golden"] += known - start
         self.seconds["run"] += perf_counter() - known
         self.instructions = result.instructions
@@ -166,7 +195,7 @@ class SampleRuns:
         return {s: (got.reshape(wanted[s.tensor].shape), wanted[s.tensor]) for s, got in found.items()}
 
     def _wanted(self, inputs: Mapping[str, Floats]) -> dict[str, Floats]:
-        names = dict.fromkeys([*(place.name for place in self.program.memory.outputs), *self.golden.layers])
+        names = dict.fromkeys([*(place.name for place in self.program.outputs), *self.golden.layers])
         wanted = self.golden.run(inputs, list(names))
         check_shapes(self.program, wanted)
         return wanted

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,13 @@ from raptor.output.files import (
     MemoryMap,
     OutputManifest,
     ProbeList,
+    ResidentMap,
+    ResidentState,
     SimulatorConfig,
     TensorCoding,
     TensorPlace,
+    TensorProbe,
+    TrimTable,
 )
 from raptor.target import encoding
 from raptor.target.arch import Target, read_stored_target
@@ -28,7 +32,8 @@ from validator.load import stream_check
 from validator.program.coding import element_bytes, find_coding_fault
 from validator.program.group_weights import GroupLimit, load_weights
 from validator.program.npy import BYTE_TYPES, FLOAT_TYPES, parse_npy
-from validator.program.program import LoadedProgram, Values
+from validator.program.program import LoadedProgram, ResidentMemory, Values
+from validator.program.trim_constants import check_trim_table
 
 MEMORY_LIMIT_BYTES = 8 * 2**30
 _FILE_LIMIT_BYTES = 16 * 2**30
@@ -65,9 +70,16 @@ def load_output(
         streams=_load_streams(folder, manifest, config),
         weights=load_weights(folder, manifest, _group_limits(config, target)),
         constants=_load_constants(folder, manifest, memory),
+        resident=_load_resident(folder, manifest, config, memory),
+        trim=file_access.read_json_file(TrimTable, folder, files.TRIM) if files.TRIM in manifest.files else None,
     )
     stream_check.check_program(program, target)
-    _check_layers(program, memory_limit_bytes)
+    for name in program.resident.auxiliary if program.resident else ():
+        stream_check.check_program(program.auxiliary_program(name), target)
+    _check_probes(program, files.LAYERS, layers.probes if layers else (), memory_limit_bytes)
+    sums = tuple(layer.sums for layer in program.trim.layers) if program.trim else ()
+    _check_probes(program, files.TRIM, sums, memory_limit_bytes)
+    check_trim_table(program)
     return program
 
 
@@ -90,16 +102,70 @@ def check_extra(folder: Path, prefix: str, known: Collection[str], what: str) ->
         raise UserError(f"{folder / extra[0]}: a {what} does not list")
 
 
-def _load_streams(folder: Path, manifest: OutputManifest, config: SimulatorConfig) -> tuple[Records, ...]:
-    wanted = {files.stream_name(core, suffix) for core in range(config.core_cnt) for suffix in ("json", "pim")}
-    odd = sorted(n for n in manifest.files if n.startswith("core_") and "/" not in n and n not in wanted)
+def _load_streams(
+    folder: Path, manifest: OutputManifest, config: SimulatorConfig, prefix: str = ""
+) -> tuple[Records, ...]:
+    """Returns the streams whose names begin with `prefix`: none for those of each sample, or a folder."""
+    cores = range(config.core_cnt)
+    wanted = {prefix + files.stream_name(core, suffix) for core in cores for suffix in ("json", "pim")}
+    listed = (name for name in manifest.files if name.startswith(f"{prefix}core_"))
+    odd = sorted(name for name in listed if "/" not in name[len(prefix) :] and name not in wanted)
     if odd:
         raise UserError(f"{folder / odd[0]}: not a stream of cores 0 to {config.core_cnt - 1}")
-    return tuple(_load_stream(folder, manifest, core) for core in range(config.core_cnt))
+    return tuple(_load_stream(folder, manifest, core, prefix) for core in cores)
 
 
-def _load_stream(folder: Path, manifest: OutputManifest, core: int) -> Records:
-    binary, text = files.stream_name(core, "pim"), files.stream_name(core, "json")
+def _load_resident(
+    folder: Path, manifest: OutputManifest, config: SimulatorConfig, memory: MemoryMap
+) -> ResidentMemory | None:
+    """Returns what stays in local memory, and what writes it; None without `resident.json`."""
+    if files.RESIDENT not in manifest.files:
+        return None
+    listed = file_access.read_json_file(ResidentMap, folder, files.RESIDENT)
+    for kept in listed.cores:
+        if kept.core >= config.core_cnt:
+            raise UserError(f"{files.RESIDENT}: core {kept.core} of {config.core_cnt}")
+        local = memory.local_bytes[kept.core]
+        for low, size in kept.spans:
+            if low + size > local or low % memory.element_bytes or size % memory.element_bytes:
+                raise UserError(f"{files.RESIDENT}: core {kept.core}: {size} bytes at {low} of {local} bytes in use")
+    spans = [(kept.core, low, size) for kept in listed.cores for low, size in kept.spans]
+    auxiliary: dict[str, tuple[Records, ...]] = {}
+    for name in files.AUXILIARY if listed.states else (files.INIT,):
+        auxiliary[name] = _load_streams(folder, manifest, config, f"{name}/")
+        check_extra(folder / name, "core_", _inside(manifest, name), f"stream that {files.MANIFEST}")
+    for state in listed.states:
+        _check_state(state, memory, manifest, spans)
+    return ResidentMemory(auxiliary, np.array(spans, np.int64).reshape(-1, 3), listed.states)
+
+
+def _check_state(
+    state: ResidentState, memory: MemoryMap, manifest: OutputManifest, spans: Sequence[tuple[int, int, int]]
+) -> None:
+    """Raises `UserError` unless a state is an input, and resident spans hold all of it."""
+    what = f"{files.RESIDENT}: state {state.input!r}"
+    place = next((place for place in memory.inputs if place.name == state.input), None)
+    if place is None or place.shape != state.shape or place.coding != state.coding:
+        raise UserError(f"{what}: {files.MEMORY} has no such input of this shape and type")
+    if any(output.name == state.output for output in memory.outputs):
+        raise UserError(f"{what}: {state.output!r} is an output in {files.MEMORY}, too")
+    _check_image(what, state.image_shape, state.channel_axis, MEMORY_LIMIT_BYTES)
+    if math.prod(state.shape) != state.image.elements:
+        raise UserError(f"{what}: shape {state.shape} and image_shape {state.image_shape} differ in size")
+    for tile in state.tiles:
+        size = _tile_elements(what, state.image, tile.region) * _width(memory, state.coding)
+        if (tile.core, tile.address, size) not in spans:
+            raise UserError(f"{what}: {size} bytes at {tile.address} of core {tile.core} are not resident")
+    _check_cover(what, state.image, [tile.region for tile in state.tiles], once=False)
+
+
+def _inside(manifest: OutputManifest, folder: str) -> set[str]:
+    """Returns the names, in a folder, of the files that a manifest lists there."""
+    return {name.removeprefix(f"{folder}/") for name in manifest.files if name.startswith(f"{folder}/")}
+
+
+def _load_stream(folder: Path, manifest: OutputManifest, core: int, prefix: str = "") -> Records:
+    binary, text = (prefix + files.stream_name(core, suffix) for suffix in ("pim", "json"))
     name = binary if binary in manifest.files else _listed(manifest, text)
     content = file_access.read_bytes(folder, name, limit_bytes=_FILE_LIMIT_BYTES)
     try:
@@ -240,15 +306,13 @@ def _check_cover(what: str, image: Image, regions: Iterable[TensorRegion], *, on
         raise _bad(f"{what}: {times} tiles hold row {row} column {col} of channel {channel}, expected 1")
 
 
-def _check_layers(program: LoadedProgram, limit_bytes: int) -> None:
-    """Checks layers.json. Tiles of a probe may overlap, because neighbouring cores may both need a row."""
-    if program.layers is None:
-        return
+def _check_probes(program: LoadedProgram, name: str, probes: Sequence[TensorProbe], limit_bytes: int) -> None:
+    """Checks the probes of a file. Tiles of a probe may overlap, because neighbouring cores may both need a row."""
     memory, floats = program.memory, not program.has_integers
     total = memory.size_bytes + sum(memory.local_bytes) if floats else _needed(memory, floats=False)
     scale = _FLOAT_BYTES if floats else 1
-    for probe in program.layers.probes:
-        what = f"{files.LAYERS}, tensor {probe.tensor!r}"
+    for probe in probes:
+        what = f"{name}, tensor {probe.tensor!r}"
         _check_image(what, probe.image_shape, probe.channel_axis, limit_bytes)
         _check_coding(what, probe.coding, probe.image_shape, program.manifest)
         for tile in probe.tiles:

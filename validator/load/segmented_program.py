@@ -97,9 +97,7 @@ def _check_names(path: Path, segment: SegmentFile, reads: set[str], makes: set[s
 def _check_places(program: LoadedProgram, segment: SegmentFile, listed: SegmentList) -> None:
     """Raises `UserError` unless a program of the chip has the inputs, outputs and shapes of its segment."""
     places = (*program.memory.inputs, *program.memory.outputs)
-    _check_names(
-        program.folder, segment, {p.name for p in program.memory.inputs}, {p.name for p in program.memory.outputs}
-    )
+    _check_names(program.folder, segment, {p.name for p in program.memory.inputs}, {p.name for p in program.outputs})
     for place in places:
         wanted = listed.find_crossing(place.name).shape
         if place.shape != wanted:

@@ -65,7 +65,7 @@ def load_golden_model(program: LoadedProgram, *, layers: bool = False) -> Golden
 
 def check_shapes(program: LoadedProgram, values: Mapping[str, Floats]) -> None:
     """Raises `UserError` if tensors of the model differ in size from the program's."""
-    for place in program.memory.outputs:
+    for place in program.outputs:
         if values[place.name].shape != place.shape:
             shapes = f"{list(values[place.name].shape)}, {files.MEMORY} says {list(place.shape)}"
             raise UserError(f"{files.MODEL}: output {place.name!r} has shape {shapes}")
@@ -122,9 +122,9 @@ def _check(golden: GoldenModel, program: LoadedProgram, path: Path, added: Seque
     if extra:
         raise UserError(f"{path}: input {extra[0]!r} is not in {files.MEMORY}")
     made = {o.name for o in golden.session.get_outputs()}
-    for place in program.memory.outputs:
+    for place in program.outputs:
         if place.name not in made:
             raise UserError(f"{path}: has no output {place.name!r}, which {files.MEMORY} names")
-    extra = sorted(made - {place.name for place in program.memory.outputs} - set(added))
+    extra = sorted(made - {place.name for place in program.outputs} - set(added))
     if extra:
         raise UserError(f"{path}: output {extra[0]!r} is not in {files.MEMORY}")

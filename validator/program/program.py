@@ -1,7 +1,7 @@
 """A program loaded from an output directory: checked, and ready to run."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,7 +15,10 @@ from raptor.output.files import (
     MemoryMap,
     OutputManifest,
     ProbeList,
+    ResidentState,
     SimulatorConfig,
+    TensorPlace,
+    TrimTable,
 )
 from raptor.target.isa import Records
 
@@ -76,12 +79,27 @@ class CrossbarWriter(ABC):
         """Returns the crossbars of programs that take turns: each program writes its matrices when it begins."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ResidentMemory:
+    """What stays in local memory between two samples: the programs that fill and exchange it, and its spans.
+
+    `auxiliary`: streams by name of the program, `init`, `save` and `restore`; the latter two only with states. `spans`:
+    [spans, 3], core, first byte and number of bytes. `states`: the model's states among it.
+    """
+
+    auxiliary: Mapping[str, tuple[Records, ...]]
+    spans: Indices
+    states: tuple[ResidentState, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoadedProgram:
     """Contents of an output directory that a run needs. `layers` is None without layers.json.
 
+    `resident`: None for a program that forgets everything between two samples.
+
     `products`: computes every `mvmul`; None for the engine itself. `crossbars`: a model of non-ideal cells and
-    converters, for integer programs; None for exact products.
+    converters, for integer programs; None for exact products. `trim`: None unless it is trimmable.
     """
 
     folder: Path
@@ -94,6 +112,23 @@ class LoadedProgram:
     constants: Values
     products: ExternalCrossbars | None = None
     crossbars: "ProgrammedChip | None" = None
+    resident: ResidentMemory | None = None
+    trim: TrimTable | None = None
+
+    @property
+    def states(self) -> tuple[ResidentState, ...]:
+        """The states, whose inputs count for the first sample alone."""
+        return () if self.resident is None else self.resident.states
+
+    @property
+    def outputs(self) -> tuple[TensorPlace | ResidentState, ...]:
+        """All outputs of the model: those in global memory, then states in local memories."""
+        return (*self.memory.outputs, *self.states)
+
+    def auxiliary_program(self, name: str) -> "LoadedProgram":
+        """Returns a program beside those of a sample; something must be resident."""
+        assert self.resident is not None, "something is resident"
+        return replace(self, streams=self.resident.auxiliary[name], layers=None, resident=None, crossbars=None)
 
     def write_to_device(self, write: CrossbarWriter) -> "LoadedProgram":
         """Returns the program with its matrices in external crossbars, where `write` puts them."""

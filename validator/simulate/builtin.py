@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.common.options import arguments
+from raptor.output import files
 from raptor.target.arch import Target
 from validator.options import FEWEST_ROUNDS, MODE, MOST_ROUNDS, Mode
 from validator.program.network_table import MeshTable
@@ -22,7 +23,7 @@ from validator.simulate.chip_fit import check_chip_fit
 from validator.simulate.cycle import cycle_model, simulated_chip
 from validator.simulate.cycle.cycle_model import CycleModel, CycleRun
 from validator.simulate.cycle.state_tables import CoreColumn, RunStop
-from validator.simulate.simulation_report import CoreUse, SimulationReport
+from validator.simulate.simulation_report import AuxiliaryFigures, CoreUse, SimulationReport
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -89,7 +90,23 @@ def simulate(
         seconds={"load": loaded - begin, "run": ran - loaded, "explain": done - ran},
         warnings=machine.warnings,
         links=measure_link_use(machine, chip.target, interval_ns or latency_ns),
+        auxiliary={
+            name: _simulate_auxiliary(program / name, chip)
+            for name in files.AUXILIARY
+            if (program / name / files.CONFIG).is_file()
+        },
     )
+
+
+def _simulate_auxiliary(folder: Path, chip: simulated_chip.SimulatedChip) -> AuxiliaryFigures:
+    """Returns the figures of a program beside those of a sample."""
+    raw = read_program(folder)
+    machine = cycle_model.build_cycle_model(raw, chip, check_chip_fit(raw, chip))
+    run = cycle_model.run_cycle_model(machine, counting=energy.needs_counting(chip.target))
+    check_ended(machine, run)
+    latency_ns = run.last_tick * machine.period_ns
+    used = energy.compute_energy(machine, energy.count_uses(machine), run.port, latency_ns)
+    return AuxiliaryFigures(latency_ns, used.total, raw.instruction_count)
 
 
 def estimate_program(raw: RawProgram, target: Target, samples: int) -> tuple[float, float, float]:

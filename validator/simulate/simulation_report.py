@@ -43,6 +43,15 @@ class CoreUse:
 
 
 @dataclass(frozen=True, slots=True)
+class AuxiliaryFigures:
+    """Time in ns, energy in pJ and number of instructions of a program beside those of a sample."""
+
+    latency_ns: float
+    energy_pj: float
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationReport:
     """Report of a simulation, also as JSON; `version` changes with its fields. Unknown values are null or empty.
 
@@ -52,13 +61,15 @@ class SimulationReport:
     follow from them, in the mode simulated. `critical_path_ns`: by ONNX node, or by instruction if nodes are not known.
     `reloading`: figures of a program in rounds. Its `latency_ns` is the time of a batch with writing, its `interval_ns`
     is that time divided by the samples, and its energy contains writing. `links`: links between chips; above a share of
-    0.7, times are lower bounds, as the simulator has no contention.
+    0.7, times are lower bounds, as the simulator has no contention. `auxiliary`: programs
+    beside those of a sample, whose time and energy are in no other figure: `init` after power-up, `save` and `restore`
+    to exchange the states of sessions.
     """
 
     program: str
     estimator: str
     mode: Mode
-    version: int = 3
+    version: int = 4
     latency_ns: float | None = None
     interval_ns: float | None = None
     samples_per_s: float | None = None
@@ -78,6 +89,7 @@ class SimulationReport:
     warnings: tuple[str, ...] = ()
     reloading: ReloadingFigures | None = None
     links: tuple[LinkUse, ...] = ()
+    auxiliary: Mapping[str, AuxiliaryFigures] = field(default_factory=dict[str, AuxiliaryFigures])
 
     @property
     def crowded_links(self) -> tuple[LinkUse, ...]:
@@ -136,6 +148,7 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
         rows.append(("effective", f"{shown}  ({report.macs:,} MACs, 2 operations each)"))
     if report.reloading is not None:
         rows += _reloading_rows(report.reloading)
+    rows += [_auxiliary_row(name, figures) for name, figures in report.auxiliary.items()]
     rows += _link_rows(report)
     if report.xbars_available:
         share = report.xbars_used / report.xbars_available
@@ -151,6 +164,12 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
     if len(report.critical_path_ns) > _LAYERS:
         rows.append(("", f"        and {len(report.critical_path_ns) - _LAYERS} more"))
     return rows
+
+
+def _auxiliary_row(name: str, figures: AuxiliaryFigures) -> tuple[str, str]:
+    title = {"init": "after power-up", "save": "state saved", "restore": "state restored"}[name]
+    spent = f"{time_text(figures.latency_ns)}, {energy_text(figures.energy_pj)}"
+    return title, f"{spent}, once  ({figures.instructions:,} instructions)" if name == "init" else spent
 
 
 def _link_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:

@@ -92,6 +92,23 @@ def _field(text: str) -> Any:
     return text if text.isalpha() and text not in ("true", "false", "null") else json.loads(text)
 
 
+@dataclass(frozen=True, slots=True)
+class StateFormat(NamedValueFormat[str]):
+    """Form of states: texts `INPUT=OUTPUT`, or the single text `auto`."""
+
+    def parse(self, keyword: str, texts: Iterable[str]) -> dict[str, str]:
+        """Returns the output of each input, or `AUTOMATIC`."""
+        given = list(texts)
+        return dict(AUTOMATIC) if given == ["auto"] else NamedValueFormat[str].parse(self, keyword, given)
+
+    def format_texts(self, values: Mapping[str, Any]) -> Iterator[str]:
+        """Yields the texts of states."""
+        return iter(("auto",)) if values == AUTOMATIC else NamedValueFormat[str].format_texts(self, values)
+
+
+AUTOMATIC: Mapping[str, str] = {"auto": ""}
+"""States that are recognised by the names of inputs and outputs."""
+STATES = StateFormat(str, "INPUT=OUTPUT, such as h0=hn, or auto")
 SHAPES = NamedValueFormat(_sizes, "NAME=SIZES, such as input=1,3,224,224", _joined, split_at_last=True)
 DIMS = NamedValueFormat(_size, "NAME=SIZE, such as height=224", split_at_last=True)
 CONSTANTS = NamedValueFormat(str, "NAME=VALUE, such as sr=16000", _constant)

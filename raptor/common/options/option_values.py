@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from raptor.common.options.arguments import MAX_INTEGER, OneOf, argument_error, parse_dict, parse_integer, parse_path
+from raptor.common.options.option_texts import AUTOMATIC
 
 Objective = Literal["latency", "throughput", "energy"]
 StreamFormat = Literal["json", "pim", "both"]
 WeightFormat = Literal["json", "npz"]
 IsaName = Literal["extended", "base"]
+ConstantsLoad = Literal["reloaded", "resident"]
 Requant = Literal["exact", "short", "instruction"]
 StrategyName = Literal["rows", "raptor", "pixelwise"]
 QuantisationScheme = Literal["s8s8", "u8s8", "pow2"]
@@ -22,6 +24,7 @@ OBJECTIVE: OneOf[Objective] = OneOf("optimize", get_args(Objective))
 STREAM_FORMAT: OneOf[StreamFormat] = OneOf("stream_format", get_args(StreamFormat))
 WEIGHT_FORMAT: OneOf[WeightFormat] = OneOf("weight_format", get_args(WeightFormat))
 ISA: OneOf[IsaName] = OneOf("isa", get_args(IsaName))
+CONSTANTS_LOAD: OneOf[ConstantsLoad] = OneOf("constants_load", get_args(ConstantsLoad))
 REQUANT: OneOf[Requant] = OneOf("requant", get_args(Requant))
 SCHEME: OneOf[QuantisationScheme] = OneOf("scheme", get_args(QuantisationScheme))
 CUTS: OneOf[CutMethod] = OneOf("cuts", get_args(CutMethod))
@@ -111,6 +114,17 @@ def parse_widths(keyword: str, value: object) -> dict[str, int]:
 def parse_values_by_name(keyword: str, value: object) -> dict[str, Any]:
     """Returns values by name (of an input, a field or a knob). Their user checks them later."""
     return parse_dict(keyword, value, "values by name of the input, such as {'sr': 16000}")
+
+
+def parse_states(keyword: str, value: object) -> dict[str, str]:
+    """Returns the output of the model that is the next value of each input; `AUTOMATIC` for the text "auto"."""
+    if value == "auto":
+        return dict(AUTOMATIC)
+    expected = "outputs by input, such as {'h0': 'hn'}, or 'auto'"
+    found = parse_dict(keyword, value, expected)
+    if not all(isinstance(output, str) for output in found.values()):
+        raise argument_error(keyword, value, expected)
+    return cast(dict[str, str], found)
 
 
 def parse_names(keyword: str, value: object) -> tuple[str, ...]:

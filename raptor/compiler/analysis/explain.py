@@ -5,7 +5,7 @@ Choices are read from `mapping.json`; alternatives are computed from the model i
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,12 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.options import arguments
 from raptor.compiler import pipeline
+from raptor.compiler.analysis.idle_cells import LayerZeros, find_layer_zeros
+from raptor.compiler.analysis.memory_advice import advise_memory
+from raptor.compiler.analysis.proved_bound import ProvedBound, prove_interval, write_certificate
 from raptor.compiler.analysis.refinements import Change, changes
 from raptor.compiler.analysis.unstreamed_tensors import UnstreamedTensor, find_unstreamed_tensors
+from raptor.compiler.compilation import set_residency
 from raptor.compiler.pass_driver import Driver
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import filter_key
@@ -29,7 +33,7 @@ from raptor.mapping.mapping_file import read_mapping
 from raptor.mapping.modes.plan_cache import plan_layers
 from raptor.mapping.modes.plan_choice import LayerPlan, pareto_front
 from raptor.mapping.transformer.token_stages import find_stages
-from raptor.options import ChipOptions, ModelInputs, collect_options, read_options
+from raptor.options import ChipOptions, ModelInputs, ResidencyOptions, collect_options, read_options
 from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport, LayerReport, read_report
 from raptor.target.arch import Target, load_chip
@@ -52,8 +56,9 @@ from validator.simulate.what_if import WhatIf, try_faster_parts
 
 Ints = npt.NDArray[np.int64]
 
-VERSION = 5
+VERSION = 6
 STREAMED_SAMPLES = 16
+_RELOADED = "no bound on the interval of every mapping: the program reloads its crossbars in rounds"
 BOTTLENECK_SHARE = 0.9
 """Share of the interval above which a part of the chip counts as the bottleneck."""
 
@@ -161,11 +166,14 @@ class MappingExplanation:
 
     `interval_ns`: time between samples in the steady state. `binds`: a sentence that names the bottleneck. `changes`:
     what the decision changes after the layers are placed, and the order of work. `whole`: tensors that are assembled
-    from lines or cut into lines, because some operator does not stream. `vector`: nodes with work on vector units, most
-    work first; only for integer programs, where most of it is requantisation. `what_if`: results with one part of the
-    chip twice as fast, for each part; empty unless requested. `rounds`: for a program in rounds, where it was cut and
-    why; `layers` then lists the layers of all rounds, `latency_ns` is the time of a batch with writing, `interval_ns`
-    is this time divided by the samples of the batch, and the bounds are for the longest round.
+    from lines or cut into lines, because some operator does not stream. `vector`: nodes with work on vector units,
+    most work first; only for integer programs, where most of it is requantisation. `zeros`: zeros in the matrices
+    of each layer, whose cells add errors on an imperfect chip; only for integer programs. `what_if`: results with
+    one part of the chip twice as fast, for each part; empty unless requested. `advice`: sentences about values that
+    could stay on the chip between two samples. `rounds`: for a program in rounds, where it was cut and why; `layers`
+    then lists the layers of all rounds, `latency_ns` is the time of a batch with writing, `interval_ns` is this time
+    divided by the samples of the batch, and the bounds are for the longest round. `proved`: a bound on the interval of
+    every mapping.
     """
 
     program: str
@@ -180,8 +188,11 @@ class MappingExplanation:
     changes: tuple[Change, ...] = ()
     whole: tuple[UnstreamedTensor, ...] = ()
     vector: tuple[VectorWork, ...] = ()
+    zeros: tuple[LayerZeros, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
+    advice: tuple[str, ...] = ()
     rounds: RoundCutting | None = None
+    proved: ProvedBound = field(default_factory=ProvedBound)
     version: int = VERSION
 
 
@@ -208,6 +219,13 @@ class _Simulated:
         serves = self.of.node_index[self.of.step_index] == self.of.nodes.index(node)
         return float(self.work.least[serves & (self.machine.opcodes == OPCODE["mvmul"])].sum()) / 1000
 
+    def work_by_node(self) -> dict[str, float]:
+        """Returns the work of all cores by ONNX node, in ns, with the issue of instructions where nothing overlaps."""
+        nodes, issue_ps = self.of.node_index[self.of.step_index], round(self.machine.period_ns * 1000)
+        least = self.work.least + (issue_ps if self.machine.numbers.rob_size == 1 else 0)
+        taken = np.bincount(nodes, least, len(self.of.nodes)) / 1000
+        return dict(zip(self.of.nodes, taken.tolist(), strict=True))
+
     def most(self, i: int) -> tuple[str, float]:
         """Returns the node with most work on the core of index `i`, and its share of the core's work."""
         stream = slice(self.machine.first[i], self.machine.first[i + 1])
@@ -215,16 +233,35 @@ class _Simulated:
         return self.of.nodes[int(np.argmax(taken))], float(taken.max() / taken.sum())
 
 
-def explain(folder: str | Path, *, faster: bool = False) -> MappingExplanation:
-    """Simulates the program in an output directory and explains its mapping. Writes nothing.
+def explain(folder: str | Path, *, faster: bool = False, certificate: str | Path | None = None) -> MappingExplanation:
+    """Simulates the program in an output directory and explains its mapping. Changes nothing in it.
 
-    `faster`: simulate the program with each part of the chip twice as fast, too. Raises `UserError` if the directory is
-    not a complete output, and `DeadlockError` if the program does not end.
+    `faster`: simulate the program with each part of the chip twice as fast, too. `certificate`: a file for the proof of
+    the bound on the interval of every mapping (docs/explanation/bounds.md). Raises `UserError` if the directory is not
+    a complete output, or if a certificate is wanted and there is no such bound, and `DeadlockError` if the program does
+    not end.
     """
     folder, faster = arguments.parse_path("folder", folder), arguments.parse_flag("faster", faster)
+    file = None if certificate is None else arguments.parse_path("certificate", certificate)
     if has_rounds(folder):
-        return _explain_rounds(folder, faster=faster)
+        if file is not None:
+            raise UserError(f"--certificate: {_RELOADED}")
+        return replace(_explain_rounds(folder, faster=faster), proved=ProvedBound(unknown=_RELOADED))
     require_one_segment(folder, "an explanation")
+    found, done, graph, arch = _explain_program(folder, faster=faster)
+    try:
+        proved, proof = prove_interval(folder, graph, arch, done.work_by_node())
+    except UserError as e:
+        if file is not None:
+            raise
+        return replace(found, proved=ProvedBound(unknown=str(e)))
+    if file is not None:
+        write_certificate(file, proof)
+    return replace(found, proved=proved)
+
+
+def _explain_program(folder: Path, *, faster: bool) -> tuple[MappingExplanation, "_Simulated", Graph, Target]:
+    """Explains one program. Also returns its run, and the graph and the chip for which its mapping was decided."""
     report, manifest = read_report(folder)
     for name in (files.ARCH, files.STEPS, files.MODEL):
         file_access.check_regular_file(folder, name)
@@ -233,16 +270,17 @@ def explain(folder: str | Path, *, faster: bool = False) -> MappingExplanation:
     run = cycle_model.run_cycle_model(machine)
     builtin.check_ended(machine, run)
     done = _Simulated(machine, run, compute_least_work(machine), instruction_nodes.read_provenance(program, machine))
+    latency_ns = run.last_tick * machine.period_ns
     interval_ns, _, _ = builtin.measure_steady_state(machine, STREAMED_SAMPLES, counting=False)
     bounds = _bounds(done, report.cores_available)
     graph, mapped, arch = _read_decision(folder, manifest)
     found = tuple(_layers(done, report, _options(graph, mapped, arch)))
     changed, partition = changes(mapped, arch)
-    return MappingExplanation(
+    explained = MappingExplanation(
         program=str(folder),
         model=manifest.model,
         strategy=report.strategy,
-        latency_ns=run.last_tick * machine.period_ns,
+        latency_ns=latency_ns,
         interval_ns=interval_ns,
         bounds=bounds,
         binds=_bottleneck(bounds, interval_ns, found),
@@ -251,8 +289,11 @@ def explain(folder: str | Path, *, faster: bool = False) -> MappingExplanation:
         changes=changed,
         whole=find_unstreamed_tensors(partition.graph, arch) if isinstance(mapped.decision.flow, LineFlow) else (),
         vector=_vector(done, report) if manifest.numbers != "float" else (),
+        zeros=find_layer_zeros(folder, graph) if manifest.numbers != "float" else (),
         what_if=try_faster_parts(machine, STREAMED_SAMPLES) if faster else (),
+        advice=tuple(advise_memory(graph, partition, arch, (latency_ns, interval_ns, bounds.port))),
     )
+    return explained, done, graph, arch
 
 
 def _explain_rounds(folder: Path, *, faster: bool) -> MappingExplanation:
@@ -260,7 +301,7 @@ def _explain_rounds(folder: Path, *, faster: bool) -> MappingExplanation:
     rounds, figures = read_rounds(folder, listed), simulate_any(folder, mode="throughput").reloading
     assert rounds is not None, "the program has rounds"
     assert figures is not None, "the program has rounds"
-    parts = [explain(part, faster=faster) for part in chip_folders(folder)]
+    parts = [_explain_program(part, faster=faster)[0] for part in chip_folders(folder)]
     times = [one.write_ns + one.run_ns(figures.batch) for one in figures.rounds]
     slowest = times.index(max(times))
     longest, one = parts[slowest], figures.rounds[slowest]
@@ -278,6 +319,7 @@ def _explain_rounds(folder: Path, *, faster: bool) -> MappingExplanation:
         changes=tuple(change for part in parts for change in part.changes),
         whole=tuple(tensor for part in parts for tensor in part.whole),
         vector=tuple(work for part in parts for work in part.vector),
+        zeros=tuple(layer for part in parts for layer in part.zeros),
         rounds=RoundCutting(rounds.batch, rounds.estimated_ns, rounds.split, rounds.cuts, rounds.alternatives),
     )
 
@@ -413,11 +455,13 @@ def _imported(folder: Path, manifest: files.OutputManifest) -> tuple[Graph, Targ
     try:
         inputs = read_options(ModelInputs, {name: recorded.get(name) for name in collect_options(ModelInputs)})
         chip = read_options(ChipOptions, {"arch": file, "bits": recorded["bits"]})
+        kept = read_options(ResidencyOptions, {name: recorded.get(name) for name in collect_options(ResidencyOptions)})
     except (KeyError, UserError) as e:
         raise UserError(f"{folder / files.MANIFEST}: options: not those of a compilation: {e}") from e
-    arch, graph = load_chip(chip), frontend.load(model, inputs).graph
+    arch, graph = load_chip(chip), set_residency(frontend.load(model, inputs).graph, kept)
     requant = manifest.integers.requant if manifest.integers else "exact"
-    return pipeline.prepare_graph(graph, arch, RequantMethod(requant)), arch
+    method = RequantMethod(requant, files.TRIM in manifest.files)
+    return pipeline.prepare_graph(graph, arch, method), arch
 
 
 def _neighbours(front: Sequence[LayerPlan], chosen: LayerPlan | None) -> GridOptions:

@@ -20,6 +20,7 @@ from raptor.common.errors import VerifyError
 from raptor.graph.requantise.definition import ParameterSets, Requantise, find_parameter_sets
 from raptor.graph.requantise.normal_form import NormalForm, SymbolicExecution
 from raptor.graph.requantise.rounding_slack import MOST_PAIRS, compute_staircase, enumerate_pairs, find_possible_ties
+from raptor.graph.requantise.trim_stage import remove_trim_stage
 from raptor.graph.requantise.vector_program import (
     Ints,
     RangeError,
@@ -38,6 +39,7 @@ _FEW_RESULTS = 255
 
 def prove_recipe(requantise: Requantise, recipe: RequantiseRecipe) -> None:
     """Raises `VerifyError` unless the recipe's results are exact up to the number of flips that it declares."""
+    recipe = remove_trim_stage(recipe)
     claim = _claim(requantise, recipe)
     _prove_ranges(claim)
     if recipe.low == recipe.high:

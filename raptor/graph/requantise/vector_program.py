@@ -31,12 +31,48 @@ class VectorStep:
     right: int | Ints
 
 
+@dataclass(frozen=True, slots=True)
+class TrimStage:
+    """The first five steps of a recipe, whose constants a chip may set (`raptor.graph.requantise.trim_stage`).
+
+    tensor: the sums, by name. layer: ONNX node that makes them. operand: number of the operand that is trimmed. low,
+    high: its range. shift: a gain of 1 is 2^shift.
+    """
+
+    tensor: str
+    layer: str
+    operand: int
+    shift: int
+    low: int
+    high: int
+
+    @property
+    def unit_gain(self) -> int:
+        return 1 << self.shift
+
+    @property
+    def most_gain(self) -> int:
+        """The largest gain; it fits as many whole bytes as a gain of 1."""
+        return (2 << self.shift) - 1
+
+    @property
+    def unit_bias(self) -> int:
+        """The bias that rounds: half of a gain of 1."""
+        return 1 << (self.shift - 1)
+
+    @property
+    def most_bias(self) -> int:
+        """The largest absolute value of a bias."""
+        return (max(abs(self.low), abs(self.high), 1) << self.shift) + self.unit_bias
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RequantiseRecipe:
     """A requantisation as a program: y = clamp(value of the last step, low, high); without steps, of operand 0.
 
     operands: proved range of each operand, ends included. bounds: proved range of each step's value, ends included.
-    flips: sum of |result - exact result| over all operand values and parameters; 0 for an exact program.
+    flips: sum of |result - exact result| over all operand values and parameters; 0 for an exact program. trim: stage at
+    the beginning of `steps` whose constants may be changed in the compiled program; None for none.
     """
 
     operands: tuple[tuple[int, int], ...]
@@ -45,6 +81,7 @@ class RequantiseRecipe:
     low: int
     high: int
     flips: int = 0
+    trim: TrimStage | None = None
 
     @property
     def result_low(self) -> int:

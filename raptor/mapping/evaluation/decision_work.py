@@ -47,7 +47,8 @@ def decision_work(graph: Graph, decision: Decision, arch: Target, facts: GraphFa
         if name in walk.facts.views and name not in walk.layouts:
             materialise(walk, name)
         store_output(walk, name)
-    _add_constants(walk)
+    if not graph.residency.constants:
+        _add_constants(walk)
     return walk.works
 
 

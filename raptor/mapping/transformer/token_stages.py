@@ -132,7 +132,12 @@ def _relaying(graph: Graph, product: AttentionProduct, early: Iterable[str]) -> 
 
 
 def count_epilogue_constants(graph: Graph) -> dict[str, int]:
-    """Counts, by layer, the elements of constants in its epilogue that are the same for all pixels, such as a bias."""
+    """Counts, by layer, the elements of constants in its epilogue that are the same for all pixels, such as a bias.
+
+    Constants that are resident are not loaded for a sample, and do not count.
+    """
+    if graph.residency.constants:
+        return {}
     owner: dict[str, str] = {}
     found: dict[str, int] = {}
     for node in graph.nodes:

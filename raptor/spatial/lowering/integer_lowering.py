@@ -15,6 +15,9 @@ from raptor.target.tensor_layout import TensorRegion
 
 Ints = npt.NDArray[np.int64]
 
+TRIM_LABELS = ("gain", "bias")
+"""First words of the labels of constants of a trim stage, by the number of the step."""
+
 MakeTileOp = Callable[[Tile, list[Tile], TensorRegion], BodyOp]
 """(result, operands, region of the result) -> the operation that computes one tile."""
 
@@ -54,12 +57,20 @@ def _tables(
         if not isinstance(step.right, int) and step.op not in ("max", "min"):
             vector = _vector(step.right, kind, result, region)
             element = table_type(recipe, k, bits)
-            content = element.bits, vector.shape, vector.tobytes()
+            label = _label(recipe, k, region.channels)
+            content = element.bits, vector.shape, vector.tobytes(), label
             if content not in tables:
                 order[content] = len(tables)
-                tables[content] = ConstantTile.from_pixels(f"{result.name}.table{len(tables)}", vector, element)
+                tables[content] = ConstantTile.from_pixels(f"{result.name}.table{len(tables)}", vector, element, label)
             index[row, k] = order[content]
     return tuple(tables.values()), index
+
+
+def _label(recipe: RequantiseRecipe, number: int, channels: tuple[int, int]) -> str:
+    """Returns the label of the gains or biases of a trim stage for a range of channels; empty for other constants."""
+    if recipe.trim is None or number >= len(TRIM_LABELS):
+        return ""
+    return f"{TRIM_LABELS[number]} {channels[0]} {channels[1]} {recipe.trim.tensor}"
 
 
 def _vector(constants: npt.NDArray[np.integer], kind: int, result: Tile, region: TensorRegion) -> Ints:

@@ -1,9 +1,14 @@
 """Plain lowering of a graph to SpatialIR: each compute on the virtual core that the records of the layers say."""
 
+from dataclasses import replace
+
+from msgspec import structs
+
 from raptor.graph.ir import Filter, Graph, Move, Take
 from raptor.graph.layers import filter_key
 from raptor.mapping.decision import Decision, LineFlow, PixelFlow, TileFlow
-from raptor.spatial.ir import FilterUse, MoveUse, SpatialGraph, TakeUse
+from raptor.spatial.compute_op import Compute
+from raptor.spatial.ir import Copy, FilterUse, MoveUse, SpatialGraph, TakeUse, TensorPart
 from raptor.spatial.lowering.pixel_lowering import PixelLowering
 from raptor.spatial.lowering.tile_lowering import TileLowering
 from raptor.spatial.lowering.token_lowering import TokenLowering
@@ -22,6 +27,7 @@ def lower_graph(graph: Graph, decision: Decision, arch: Target) -> Partition:
     for node in graph.nodes:
         lowering.lower(node)
     lowering.finish()
+    _copy_old_states(lowering)
     filter_of = {n.output: FilterUse(filter_key(n), n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Filter)}
     take_of = {n.output: TakeUse(n.operator.table, n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Take)}
     # A view may exist as regions only, which `verify_views` proves.
@@ -46,8 +52,25 @@ def lower_graph(graph: Graph, decision: Decision, arch: Target) -> Partition:
         computes,
         views,
         lowering.product_uses,
+        residency=graph.residency,
     )
     return Partition(cut, cores, positions)
+
+
+def _copy_old_states(lowering: TileLowering) -> None:
+    """Copies what is at once a state of this sample and of the next one: it is overwritten before the next begins."""
+    graph, tensors = lowering.graph, lowering.tensors
+    before = {part.tile.name for name in graph.residency.state_inputs for part in tensors[name].parts}
+    for name in graph.residency.state_outputs:
+        tensor, parts = tensors[name], list[TensorPart]()
+        for part in tensor.parts:
+            if part.tile.name in before:
+                tile = structs.replace(part.tile, name=f"{name}.{part.tile.name}")
+                op = Copy(tile, part.tile, 0, 0, tile.elements)
+                lowering.emit(Compute(tensor.node, "Identity", name, (), (op,), (tile,)))
+                part = structs.replace(part, tile=tile)
+            parts.append(part)
+        tensors[name] = replace(tensor, parts=tuple(parts))
 
 
 def _lowering(graph: Graph, decision: Decision, arch: Target) -> TileLowering:

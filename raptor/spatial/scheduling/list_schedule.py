@@ -15,7 +15,7 @@ import numpy.typing as npt
 from raptor.mapping.decision import Decision, LineFlow
 from raptor.mapping.scheduling.order_selection import StepOrder, named_order, number_pairs
 from raptor.spatial.dataflow import Dataflow
-from raptor.spatial.ir import TakeRows
+from raptor.spatial.ir import SpatialGraph, TakeRows
 from raptor.spatial.operation_costs import CostModel
 from raptor.spatial.placed_graph import Fetch, PlacedGraph, Schedule
 from raptor.spatial.scheduling.dependences import StepDependences
@@ -70,7 +70,8 @@ class ScheduleProblem:
     """A range of computes to schedule, with the fetches of tiles that they read from other cores.
 
     Steps are the computes, numbered from 0, then the fetches; `core` and `position` have an entry for each step.
-    outputs: numbers of the tiles that are stored in global memory.
+    outputs: numbers of the tiles that are stored in global memory. resident: numbers of values that are on their cores
+    before the first step; numbered as by `loads`.
     """
 
     arch: Target
@@ -79,6 +80,7 @@ class ScheduleProblem:
     core: "Ints"
     position: Floats
     outputs: "Ints"
+    resident: "Ints"
     costs: CostModel
 
     @classmethod
@@ -91,10 +93,12 @@ class ScheduleProblem:
         user, tiles, nodes = needs.fetch_user, needs.flow.tiles, needs.flow.nodes
         rows: list[list[int]] = np.stack([needs.fetch_tile, core[user], user], axis=1).tolist()
         fetched = tuple(Fetch(tiles[t], c, nodes[i]) for t, c, i in rows)
-        stored = {part.tile.name for name in graph.outputs for part in graph.tensors[name].parts}
+        leaving = (name for name in graph.outputs if name not in graph.residency.state_outputs)
+        stored = {part.tile.name for name in leaving for part in graph.tensors[name].parts}
         outputs = np.array([i for i, tile in enumerate(tiles) if tile.name in stored], np.int64)
         core, position = np.append(core, core[user]), np.append(position, position[user])
-        return cls(arch, needs, fetched, core, position, outputs, CostModel(arch, graph.filters))
+        resident = _resident(graph, needs.flow)
+        return cls(arch, needs, fetched, core, position, outputs, resident, CostModel(arch, graph.filters))
 
     @property
     def computes(self) -> int:
@@ -177,7 +181,7 @@ class ScheduleProblem:
     def loads(self) -> "tuple[Ints, Ints]":
         """Returns (compute, value) pairs: the first use of each value that is loaded to a core.
 
-        Constants are numbered after tiles, equal ones are loaded once. Rows of tables are excluded.
+        Constants are numbered after tiles, equal ones are loaded once. Rows of tables and resident values are excluded.
         """
         flow, taken = self.needs.flow, self.needs.taken
         reader, tile = self.needs.reader, self.needs.read
@@ -186,7 +190,7 @@ class ScheduleProblem:
         user = np.concatenate([reader[given], flow.op_compute[flow.use_op[whole]]])
         value = np.concatenate([tile[given], len(flow.tiles) + flow.use_constant[whole]])
         order = np.argsort(user, kind="stable")
-        order = order[taken[user[order]] < 0]
+        order = order[(taken[user[order]] < 0) & ~np.isin(value[order], self.resident)]
         user, value = user[order], value[order]
         there = _contents(flow)[value] * (self.core.max() + 1) + self.core[user]
         _, first, number = np.unique(there, return_index=True, return_inverse=True)
@@ -205,6 +209,17 @@ class ScheduleProblem:
         flow = self.needs.flow
         of_form = np.array([self.costs.op_ns(op, compute) for op, compute in flow.forms])
         return _summed(flow.op_compute, of_form[flow.op_form], len(self.core))
+
+
+def _resident(graph: SpatialGraph, flow: Dataflow) -> "Ints":
+    """Returns the numbers of the values that stay on their cores between samples, constants after tiles."""
+    kept = {part.tile.name for name in graph.residency.state_inputs for part in graph.tensors[name].parts}
+    constants = range(0)
+    if graph.residency.constants:
+        kept |= graph.literals.keys()
+        constants = range(len(flow.tiles), len(flow.tiles) + len(flow.constants))
+    tiles = [number for number, tile in enumerate(flow.tiles) if tile.name in kept] if kept else []
+    return np.array([*tiles, *constants], np.int64)
 
 
 def _summed(step: "Ints", times_ns: Floats, count: int) -> Floats:

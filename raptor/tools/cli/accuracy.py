@@ -1,13 +1,16 @@
 """Command `raptor accuracy OUT`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raptor.common.errors import UserError
 from raptor.common.options.option_conflicts import is_on_command_line, refuse_options
 from validator.cli_options import Cells, Crossbar, CrossbarSettings, Out
+
+if TYPE_CHECKING:
+    from validator.accuracy.accuracy_report import AccuracyReport
 
 Data = Annotated[
     Path | None,
@@ -21,8 +24,14 @@ Sweep = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=VALUES", help="Settings to try: adc_bits=4:9, or read_noise=0,0.02,0.05."),
 ]
-_WITH_DATA = {"sweep", "chips", "samples", "calibration", "workers", "csv", "plot"}
-_ANALOG = {"cells", "settings", "sweep", "chips", "calibration"}
+CalibrationData = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.npz|DIR", help="Inputs for --calibration and --trim, none of --data.", show_default="--data"
+    ),
+]
+_WITH_DATA = {"sweep", "chips", "samples", "calibration", "calibration_data", "trim", "workers", "csv", "plot"}
+_ANALOG = {"cells", "settings", "sweep", "chips", "calibration", "calibration_data", "trim"}
 
 
 def accuracy_command(
@@ -36,6 +45,8 @@ def accuracy_command(
     chips: Annotated[int, typer.Option(min=1, max=1000, help="Chips, each with errors of its own.")] = 1,
     samples: Annotated[int | None, typer.Option(min=1, help="Use the first so many.", show_default="all")] = None,
     calibration: Annotated[int, typer.Option(min=1, help="Samples that set the ranges of calibrated converters.")] = 16,
+    calibration_data: CalibrationData = None,
+    trim: Annotated[bool, typer.Option("--trim", help="Trim each chip with all of --calibration-data first.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, max=256, show_default="all processors", help="Threads.")] = None,
     csv: Annotated[Path | None, typer.Option(help="File for the sweep as CSV.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="File for plots of the sweep.")] = None,
@@ -49,15 +60,14 @@ def accuracy_command(
 
     Example: raptor compile int8.onnx -o int8 -q && raptor accuracy int8 --crossbar sliced --cells isaac
     """
-    from raptor.common.files import file_access
-    from raptor.common.terminal.console import LiteralConsole
     from raptor.target.device_file import load_device
-    from raptor.tools.cli.accuracy_view import parse_sweep, render_sweep_page, show_sample_progress
-    from validator.accuracy.accuracy_report import show, to_csv, to_json
+    from raptor.tools.cli.accuracy_view import parse_sweep, show_sample_progress
     from validator.accuracy.measure import check_calibration, measure_accuracy
     from validator.crossbar.chip_settings import parse_settings
 
     _check(context, data, crossbar, sweep, csv, plot)
+    if trim and (crossbar != "noisy" or calibration_data is None):
+        raise UserError("--trim: only with --crossbar noisy and --calibration-data, to which it fits the chips")
     given, swept = parse_settings("--with", settings or ()), parse_sweep(sweep or ())
     device = None if cells is None else load_device(cells)
     if is_on_command_line(context, "calibration") and (crossbar == "sliced" or crossbar == "noisy"):
@@ -73,9 +83,21 @@ def accuracy_command(
             chips=chips,
             samples=samples,
             calibration=calibration,
+            calibration_data=calibration_data,
+            trim=trim,
             workers=workers,
             tick=tick,
         )
+    _write(report, csv, plot, json, quiet=quiet)
+
+
+def _write(report: "AccuracyReport", csv: Path | None, plot: Path | None, json: Path | None, *, quiet: bool) -> None:
+    """Writes the files of a report, and prints it."""
+    from raptor.common.files import file_access
+    from raptor.common.terminal.console import LiteralConsole
+    from raptor.tools.cli.accuracy_view import render_sweep_page
+    from validator.accuracy.accuracy_report import show, to_csv, to_json
+
     if csv is not None:
         file_access.write_atomic("--csv", csv, to_csv(report))
     if plot is not None:

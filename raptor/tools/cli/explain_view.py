@@ -26,6 +26,8 @@ _TIME_LEGEND = (
     "work: least time for a sample, and its share of the interval. Then % of the time until the core ends, with one "
     "sample alone. send, recv: waiting for the other core; rest: issue, idle; +n: the core serves n more layers"
 )
+_LEAST_ZEROS = 0.01
+"""Least share of zeros in the cells of a layer that is told."""
 _MOST_NODES = 5
 """Nodes with vector work, or tensors that do not stream, that are named."""
 _CHOICES = ("layer", "unfolding", "cores", "grid", "xbars", "products", "expects", "smaller", "larger")
@@ -69,20 +71,30 @@ def show_explanation(found: MappingExplanation, console: LiteralConsole, *, quie
     times = fit_table(_TIMES, list(_times(found, names)), console.width, _EXPENDABLE_TIMES)
     _print_table(times, _TIME_LEGEND, console)
     console.print()
-    if found.whole:
-        console.print(_whole(found))
-        console.print()
-    if found.vector:
-        console.print(_vector(found))
+    for remark in _remarks(found):
+        console.print(remark)
         console.print()
     console.print(_totals(found))
     console.print(found.binds, style="bold")
+    for sentence in found.advice:
+        console.print(sentence, soft_wrap=True)
+    console.print(_proved(found))
     if found.what_if:
         console.print()
         console.print("What if a part were twice as fast, with the same program", style="bold")
         console.print(_what_if(found))
     for warning in found.warnings:
         console.print(f"warning: {warning}", style="yellow")
+
+
+def _remarks(found: MappingExplanation) -> Iterator[str]:
+    """Yields sentences about tensors that do not stream, vector units, and cells without a weight."""
+    if found.whole:
+        yield _whole(found)
+    if found.vector:
+        yield _vector(found)
+    if idle := _zeros(found):
+        yield idle
 
 
 def _print_changes(found: MappingExplanation, console: LiteralConsole) -> None:
@@ -171,6 +183,20 @@ def _whole(found: MappingExplanation) -> str:
     return f"Whole tensors that are put together or cut, as an operator does not stream: {_time(total)}. {most}{more}"
 
 
+def _zeros(found: MappingExplanation) -> str:
+    """Returns a sentence on the zeros that the mapping puts around weights, or an empty one if there are hardly any."""
+    most = sorted((x for x in found.zeros if x.placed >= _LEAST_ZEROS), key=lambda x: -x.placed)
+    if not most:
+        return ""
+    shown = ", ".join(f"{x.node} {x.placed:.0%} (x {x.error_factor:.2f})" for x in most[:_MOST_NODES])
+    rest = len(most) - _MOST_NODES
+    return (
+        f"Zeros that the mapping puts around the weights: {shown}{f' and {rest} more' if rest > 0 else ''}. On "
+        "imperfect cells they add errors to the sums (by how much, if all cells have equal errors). Strategy raptor "
+        "has no such zeros; a chip whose pairs for weights of 0 stay unformed (--with idle=unformed) has no such errors"
+    )
+
+
 def _vector(found: MappingExplanation) -> str:
     """Returns a sentence on the nodes for which the vector units work, mostly requantisation in integer programs."""
     total = sum(x.work_ns for x in found.vector)
@@ -195,6 +221,16 @@ def _totals(found: MappingExplanation) -> Table:
     table.add_row("", _time(bounds.products), f"products alone, spread evenly over {bounds.cores:,} cores")
     table.add_row("", _time(bounds.port), "loads and stores at the port of global memory")
     return table
+
+
+def _proved(found: MappingExplanation) -> str:
+    """Returns a sentence or two on the bound of every mapping, and on what it leaves out."""
+    proved = found.proved
+    if proved.unknown:
+        return f"{proved.unknown[0].upper()}{proved.unknown[1:]}."
+    share = f" That is {proved.bound_ns / found.interval_ns:.0%} of this one's."
+    left_out = f" {_time(proved.left_out_ns)} of {_time(proved.program_ns)} of work are not bounded."
+    return f"{proved.why}{share}{left_out if proved.left_out_ns else ''}"
 
 
 def _what_if(found: MappingExplanation) -> Table:

@@ -150,7 +150,7 @@ def _scale(found: QdqModel, node: NodeProto) -> Array:
 def _quantise_weights(found: QdqModel, node: NodeProto, values: Array, width: int) -> None:
     """Quantises weights to `width` bits; the largest absolute value under each scale becomes the largest code."""
     old, most = _scale(found, node), (1 << (width - 1)) - 1
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 1) % values.ndim
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 1) % max(values.ndim, 1)
     others = tuple(a for a in range(values.ndim) if a != axis or old.ndim == 0)
     largest = np.abs(values).max(axis=others, keepdims=True)
     scale = np.asarray(np.where(largest > 0, largest, 1) / most, np.float32)

@@ -22,7 +22,7 @@ from raptor.tools.quantise.calibration_data import (
     read_sampled_inputs,
     read_samples,
 )
-from raptor.tools.quantise.mixed_precision import change_widths
+from raptor.tools.quantise.mixed_precision import change_widths, find_weighted_layers
 from raptor.tools.quantise.noise import TensorNoise, measure_noise
 from raptor.tools.quantise.options import ALL_BITS_OPSET, QuantisationChoice, make_weight_policy, parse_choice
 from raptor.tools.quantise.ort_quantizer import run_quantizer
@@ -167,6 +167,9 @@ def _quantise_floats(
         raise UserError(f"onnxruntime cannot quantise the model{_hint(choice)}: {extract_fault(error)}") from None
     if not any(n.op_type == DQ for n in model.graph.node):
         raise UserError("nothing to quantise: onnxruntime's quantiser left every layer in float")
+    if choice.weights == 4:
+        # onnxruntime's codes are -8 to 7. The magnitude 8 takes a bit more, which cells would use for one code only.
+        change_widths(model, floats, dict.fromkeys(find_weighted_layers(model), 4), {})
     return model
 
 

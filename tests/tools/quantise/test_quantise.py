@@ -309,3 +309,17 @@ def test_int4_is_packed() -> None:
     assert len(weight.raw_data) == 8 * 3 * 3 * 3 / 2
     values = numpy_helper.to_array(weight).astype(int)
     assert np.abs(values).max() in (4, 5, 6, 7)
+
+
+@pytest.mark.parametrize("scheme", ["s8s8", "u8s8", "pow2"])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_weights_of_4_bits_are_from_minus_7_to_7(scheme: Any, per_channel: bool) -> None:
+    """-8 would need a fourth bit of magnitude, which a cell would use for this code alone."""
+    model = onnx.load_from_string(
+        raptor.quantize(small_cnn(), weights=4, scheme=scheme, per_channel=per_channel).onnx_bytes
+    )
+    codes = [numpy_helper.to_array(t).astype(np.int64) for t in model.graph.initializer if t.data_type == 22]
+    weights = [c for c in codes if c.size > 16]
+    assert len(weights) >= 2
+    assert all(np.abs(c).max() <= 7 for c in weights)
+    assert scheme == "pow2" or all(np.abs(c).max() == 7 for c in weights)

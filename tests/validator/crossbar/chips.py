@@ -51,6 +51,7 @@ def random_case(seed: int, **changes: Any) -> Case:
     setup = ChipSetup(
         kind="sliced",
         encoding=encoding,
+        levels=("full", "shared")[seed // 2 % 2],
         inputs=INPUT_CODINGS[seed // len(ENCODINGS) % len(INPUT_CODINGS)],
         cell_bits=int(rng.integers(1, 9)),
         dac_bits=int(rng.integers(1, 9)),

@@ -16,6 +16,7 @@ from validator.crossbar.programmed_chip import GroupUse, program_chip
 from validator.crossbar.wire_resistance import effective_conductances
 
 PLACE = (0, 0, 0)
+BITS = (4,)
 
 
 def setup(**changes: object) -> ChipSetup:
@@ -41,7 +42,7 @@ def test_errors_of_programming_have_the_spread_of_the_device():
     cells = load_device("reram-milo").cells
     assert cells is not None
     for level, conductance in ((0, 50.0), (15, 225.0)):
-        found = program_cells(np.full((1, 200, 200), level), setup(), cells, PLACE).levels[0] * 175 / 15 + 50
+        found = program_cells(np.full((1, 200, 200), level), BITS, setup(), cells, PLACE).levels[0] * 175 / 15 + 50
         assert found.mean() == pytest.approx(conductance, abs=0.1)
         assert found.std() == pytest.approx(4.782321 - 0.009107 * conductance, rel=0.02)
 
@@ -50,9 +51,9 @@ def test_drift_of_pcm():
     """A fully set cell: mean exponent 0.049, at a day (86400 / 20)^-0.049 = 0.66 of it is left."""
     cells = load_device("pcm-aihwkit").cells
     assert cells is not None
-    found = program_cells(np.full((1, 100, 100), 15), setup(seconds=86400.0), cells, PLACE).levels / 15
+    found = program_cells(np.full((1, 100, 100), 15), BITS, setup(seconds=86400.0), cells, PLACE).levels / 15
     assert found.mean() == pytest.approx((86400 / 20) ** -0.049, rel=0.01)
-    fresh = program_cells(np.full((1, 100, 100), 15), setup(seconds=20.0), cells, PLACE).levels / 15
+    fresh = program_cells(np.full((1, 100, 100), 15), BITS, setup(seconds=20.0), cells, PLACE).levels / 15
     assert fresh.mean() == pytest.approx(1, rel=0.01)
 
 
@@ -61,7 +62,7 @@ def test_later_errors_of_programming_replace_earlier_ones():
         off=0.0, on=1.0, programming=(ConductanceSpread(), ConductanceSpread(polynomial=(0.1,), after_s=100.0))
     )
     early, late = (
-        program_cells(np.full((1, 50, 50), 7), setup(seconds=s), cells, PLACE).levels.std() for s in (1.0, 100.0)
+        program_cells(np.full((1, 50, 50), 7), BITS, setup(seconds=s), cells, PLACE).levels.std() for s in (1.0, 100.0)
     )
     assert early == pytest.approx(0, abs=1e-12)
     assert late == pytest.approx(1.5, rel=0.1)
@@ -69,14 +70,14 @@ def test_later_errors_of_programming_replace_earlier_ones():
 
 def test_stuck_cells():
     cells = CellModel(off=0.0, on=1.0, stuck_off=0.2, stuck_on=0.1)
-    found = program_cells(np.full((1, 100, 100), 7), setup(), cells, PLACE).levels
+    found = program_cells(np.full((1, 100, 100), 7), BITS, setup(), cells, PLACE).levels
     assert (found == 0).mean() == pytest.approx(0.2, abs=0.02)
     assert (found == 15).mean() == pytest.approx(0.1, abs=0.02)
 
 
 def test_variance_of_reads():
     cells = CellModel(off=0.0, on=15.0, read=ConductanceSpread(polynomial=(0.5, 0.1)))
-    variance = program_cells(np.full((1, 2, 2), 5), setup(), cells, PLACE).variance
+    variance = program_cells(np.full((1, 2, 2), 5), BITS, setup(), cells, PLACE).variance
     assert variance is not None
     assert variance == pytest.approx(1.0)
 

@@ -18,6 +18,8 @@ PAGE = (ROOT / "docs" / "how-to" / "analog.md").read_text()
 EXAMPLES = {
     "encoding": "flipped",
     "inputs": "offset",
+    "levels": "shared",
+    "idle": "unformed",
     "adc_range": "unit",
     "adc_scope": "column",
     "compensation": "layer",

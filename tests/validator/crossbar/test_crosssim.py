@@ -37,6 +37,7 @@ def test_products(vector: dict[str, Any]):
         256,
         (256, 256),
         adc=Adc(bits=vector["adc_bits"]),
+        levels="shared",
     )
     case = Case(np.array(VECTORS["matrix"]), np.array([VECTORS["x"]]), 8, 8, setup)
     made = chip(case, vector["largest"])
@@ -55,8 +56,8 @@ def test_products(vector: dict[str, Any]):
 def test_errors_of_programming(name: str):
     cells = load_device(name).cells
     assert cells is not None
-    setup = ChipSetup("noisy", "offset", "twos_complement", 4, 1, 256, (256, 256))
+    setup = ChipSetup("noisy", "offset", "twos_complement", 4, 1, 256, (256, 256), levels="shared")
     for level, wanted in enumerate(VECTORS["spreads"][name]):
-        found = program_cells(np.full((1, 200, 250), level), setup, cells, (0, level, 0)).levels / 15
+        found = program_cells(np.full((1, 200, 250), level), (4,), setup, cells, (0, level, 0)).levels / 15
         if level or name != "sonos":  # CrossSim lets a current of nearly 0 become negative, here it stays 0
             assert found.std() == pytest.approx(wanted, rel=0.02)

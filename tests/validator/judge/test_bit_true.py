@@ -53,7 +53,9 @@ def imitated(model, program_model, monkeypatch, *, numbers="int", change=None, f
     program = SimpleNamespace(
         model=Path("model.onnx"),
         manifest=SimpleNamespace(numbers=numbers, integers=None),
-        memory=SimpleNamespace(inputs=places, outputs=outputs),
+        memory=SimpleNamespace(inputs=places),
+        outputs=outputs,
+        states=(),
         layers=SimpleNamespace(probes=probes),
     )
 
@@ -62,7 +64,8 @@ def imitated(model, program_model, monkeypatch, *, numbers="int", change=None, f
         found = {n: codings[n][1](known.values.get(n, known.find_value(n))) for n in codings}
         found |= {n: change(n, a) for n, a in found.items()} if change else {}
         wanted = {n: found[n] for n in first.outputs}
-        return SimpleNamespace(output_elements=wanted, probe_elements={n: found[n] for n in shown}, instructions=1)
+        probed = {n: found[n] for n in shown}
+        return SimpleNamespace(output_elements=wanted, outputs={}, probe_elements=probed, instructions=1, after=None)
 
     monkeypatch.setattr(bit_true, "run_program", run)
     tested = BitTrueJudge(program, definition, (), range(2), ValidationSettings(1e-4, True, "numba", "block", 1))

@@ -67,10 +67,19 @@ def _accesses(subject: CheckSubject) -> Bytes:
     limit, _ = _limit(subject, _LOCAL)
     check_accesses(
         s.starts, s.opcode, s.b, s.c, s.d, trace.values, trace.widths, OPCODE_RULES, known_matrix_shapes(subject),
-        _most_columns(subject), subject.group_starts, limit, used, np.zeros(_REMEMBERED_BYTES, np.uint8), faults,
+        _most_columns(subject), subject.group_starts, limit, used, *_resident(subject),
+        np.zeros(_REMEMBERED_BYTES, np.uint8), faults,
     )  # fmt: skip
     subject.computed["_accesses"] = faults
     return faults
+
+
+def _resident(subject: CheckSubject) -> tuple[Indices, Indices]:
+    """Returns the first span of each core and [spans, 2]: first byte and end of what keeps its value from before."""
+    by_core = {kept.core: kept.spans for kept in (subject.resident.cores if subject.resident else ())}
+    spans = [(low, low + size) for core in range(subject.core_count) for low, size in by_core.get(core, ())]
+    counts = [len(by_core.get(core, ())) for core in range(subject.core_count)]
+    return np.cumsum([0, *counts]).astype(np.int64), np.array(spans, np.int64).reshape(-1, 2)
 
 
 @register_rule(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import reduce
 
 import numpy as np
+from onnx import helper
 
 from raptor.frontend.constant_pixels import make_scalar_pixels
 from raptor.frontend.formulas import division, selection
@@ -11,8 +12,10 @@ from raptor.frontend.formulas.formula import FormulaBuilder, Value
 from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.proto.nodes import Array, NodeView
+from raptor.frontend.read_quantiser import find_code_type
 from raptor.frontend.registry import importer
-from raptor.graph.ir import Constant, Floats, Map
+from raptor.frontend.types.integer_ranges import IntegerInterval
+from raptor.graph.ir import Bound, Constant, Floats, Map, Rename, Tensor
 
 MOST_EXPONENT = 15
 """Maximum exponent of a Pow whose exponents differ."""
@@ -31,6 +34,8 @@ def import_clip_of_inputs(node: NodeView, ctx: ImportContext) -> None:
     if all(ctx.constant(i) is not None for i in bounds):
         _lower_clip(node, ctx, _bound(node, ctx, 1, -np.inf), _bound(node, ctx, 2, np.inf))
         return
+    if ctx.tensor(node.inputs[0]).element.kind == "int":
+        raise ImportRefusal("its input is of integers, and its bounds are computed; give it constant bounds")
     f = FormulaBuilder.for_node(node, ctx, node.inputs[:1])
     low, high = node.input(1), node.input(2)
     above = f.operand(node.inputs[0])
@@ -207,7 +212,26 @@ def _bound(node: NodeView, ctx: ImportContext, position: int, default: float) ->
 
 def _lower_clip(node: NodeView, ctx: ImportContext, low: float, high: float) -> None:
     x = ctx.tensor(node.inputs[0])
-    ctx.emit_chain(node, (x.name,), x.image, *_lower_bound(low), *_upper_bound(high))
+    if x.element.kind == "int":
+        _clip_codes(node, ctx, x, low, high)
+    else:
+        ctx.emit_chain(node, (x.name,), x.image, *_lower_bound(low), *_upper_bound(high))
+
+
+def _clip_codes(node: NodeView, ctx: ImportContext, x: Tensor, low: float, high: float) -> None:
+    """Clips quantised integers, between QuantizeLinear and DequantizeLinear, as exports of QCDQ models do.
+
+    Raises `ImportRefusal` if no integer is between the bounds.
+    """
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(ctx.numpy_dtype(node.inputs[0])))
+    offset, known = find_code_type(node, kind).offset, ctx.code_range(x)
+    least, most = max(low - offset, known.low), min(high - offset, known.high)
+    if least > most:
+        raise ImportRefusal(f"no integer of its input is from {low:g} to {high:g}")
+    found = IntegerInterval(int(least), int(most))
+    bound = Bound(None if found.low == known.low else found.low, None if found.high == known.high else found.high)
+    cut = Rename() if bound == Bound(None, None) else bound
+    ctx.emit(node, (x.name,), x.image, cut, None, x.element, found)
 
 
 def _lower_bound(low: float) -> list[Map]:

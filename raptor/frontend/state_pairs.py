@@ -1,0 +1,110 @@
+"""States of a model: which output is the next value of which input, as the user says, or by the names of exporters."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from raptor.common.errors import UserError
+from raptor.common.option_spelling import spell_option
+from raptor.common.options.option_texts import AUTOMATIC
+from raptor.graph.ir import Graph, Tensor
+from raptor.graph.residency import StatePair
+from raptor.target.chip_elements import ElementCoding
+
+_TOKEN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_ENDS = {
+    *("in", "out", "n", "next", "new", "prev", "previous", "past", "present"),
+    *("initial", "init", "final", "last", "old", "updated"),
+}
+"""Words in which the names of a state's input and output differ."""
+_STATE_WORDS = {
+    *("state", "states", "hidden", "cell", "cache", "memory", "mem", "past", "present"),
+    *("h", "c", "hx", "cx", "hs", "cs", "kv", "conv", "rnn", "gru", "lstm"),
+}
+"""Words of which the name of a state has one."""
+_SHORT = re.compile(r"(?P<stem>[hc]x?)_?(?P<end>0|n|in|out)", re.IGNORECASE)
+"""Names of the states of recurrent layers: h0 and hn, c_0 and c_n."""
+
+
+def find_states(graph: Graph, given: Mapping[str, str]) -> tuple[StatePair, ...]:
+    """Returns the states of a graph, in the order of its inputs. `given`: output by input, or `AUTOMATIC`.
+
+    Raises `UserError` for a pair that is none: other shapes or types, names that do not exist, an input that no node
+    reads; and if automatic recognition finds none.
+    """
+    pairs = _recognise(graph) if given == AUTOMATIC else [StatePair(*names) for names in given.items()]
+    read = {name for node in graph.nodes for name in node.inputs}
+    for pair in pairs:
+        fault = _name_fault(graph, pair) or _type_fault(graph.tensors[pair.input], graph.tensors[pair.output])
+        if fault is None and pair.input not in read:
+            fault = f"no node reads {pair.input}, so it is no state"
+        if fault is None and [p.output for p in pairs].count(pair.output) > 1:
+            fault = f"{pair.output} is the next value of two inputs"
+        if fault is not None:
+            raise UserError(f"{spell_option('states')} {pair}: {fault}")
+    return tuple(sorted(pairs, key=lambda pair: graph.inputs.index(pair.input)))
+
+
+def _name_fault(graph: Graph, pair: StatePair) -> str | None:
+    for name, known, what in ((pair.input, graph.inputs, "input"), (pair.output, graph.outputs, "output")):
+        if name not in known:
+            return f"the model has no {what} {name}; it has {', '.join(known)}"
+    return None
+
+
+def _type_fault(before: Tensor, after: Tensor) -> str | None:
+    """Returns why a tensor cannot take the place of another; None if it can."""
+    if before.shape != after.shape:
+        return f"the input is {list(before.shape)}, and the output {list(after.shape)}"
+    if before.element != after.element:
+        return f"the input is {before.element} on the chip, and the output {after.element}"
+    if _without_range(before.coding) != _without_range(after.coding):
+        return "input and output have other scales or types; quantise both alike"
+    return None
+
+
+def _without_range(coding: ElementCoding | None) -> ElementCoding | None:
+    """Returns a coding without the range of values that an input may have."""
+    return coding and replace(coding, low=None, high=None)
+
+
+def _recognise(graph: Graph) -> list[StatePair]:
+    """Finds pairs by names such as past and present, h0 and hn, state and stateN, cache_in and cache_out."""
+    outputs = defaultdict[tuple[str, ...], list[str]](list)
+    for name in graph.outputs:
+        outputs[_key(name)].append(name)
+    inputs = defaultdict[tuple[str, ...], list[str]](list)
+    for name in graph.inputs:
+        inputs[_key(name)].append(name)
+    found = [
+        StatePair(names[0], outputs[key][0])
+        for key, names in inputs.items()
+        if len(names) == len(outputs[key]) == 1 and _is_state(names[0], outputs[key][0], key, graph)
+    ]
+    if not found:
+        raise UserError(
+            f"{spell_option('states')} auto: no output has the name and the shape of an input's next value. Inputs: "
+            f"{_listed(graph.inputs, graph)}; outputs: {_listed(graph.outputs, graph)}; name pairs as input=output"
+        )
+    return found
+
+
+def _is_state(given: str, made: str, key: Sequence[str], graph: Graph) -> bool:
+    words = {*key, *_words(given), *_words(made)}
+    return bool(words & _STATE_WORDS) and graph.tensors[given].shape == graph.tensors[made].shape
+
+
+def _key(name: str) -> tuple[str, ...]:
+    """Returns what the names of the input and the output of a state have in common."""
+    short = _SHORT.fullmatch(name)
+    words = [short["stem"].lower()] if short else _words(name)
+    return tuple(word for word in words if word not in _ENDS and word not in ("key", "values"))
+
+
+def _words(name: str) -> list[str]:
+    return [word.lower() for word in _TOKEN.findall(name)]
+
+
+def _listed(names: Iterable[str], graph: Graph) -> str:
+    return ", ".join(f"{name} {list(graph.tensors[name].shape)}" for name in names)

@@ -1,0 +1,43 @@
+"""Values that stay on the chip between two samples.
+
+Each core of the simulator loops over its own stream, and its local memory stays as it is. So a value that is written
+once may be read for every later sample.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StatePair:
+    """A state: the value of the model's `output` is that of its `input` for the next sample."""
+
+    input: str
+    output: str
+
+    def __str__(self) -> str:
+        return f"{self.input}={self.output}"
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """The values of a model that stay in local memory from one sample to the next.
+
+    constants: constants, tables and biases are loaded once after power-up, as far as they fit, and not for each sample.
+    states: inputs whose value the program itself makes, for the next sample.
+    """
+
+    constants: bool = False
+    states: tuple[StatePair, ...] = ()
+
+    @property
+    def state_inputs(self) -> tuple[str, ...]:
+        """The inputs that are states."""
+        return tuple(pair.input for pair in self.states)
+
+    @property
+    def state_outputs(self) -> tuple[str, ...]:
+        """The outputs that become states, and leave the chip no more."""
+        return tuple(pair.output for pair in self.states)
+
+
+NOTHING_RESIDENT = Residency()

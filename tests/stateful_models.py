@@ -1,0 +1,133 @@
+"""Models whose outputs are the next values of inputs, and onnxruntime stepping through them with its own states."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from tests.recurrent_models import GATES
+from tests.tiny_models import Array, node, random
+from validator.model.ort_session import create_session
+from validator.model.types import number_type
+
+
+def model(
+    nodes: Sequence[NodeProto],
+    inputs: Mapping[str, Sequence[int]],
+    outputs: Mapping[str, Sequence[int]],
+    constants: Mapping[str, Any] | None = None,
+    *,
+    wholes: Sequence[str] = (),
+) -> ModelProto:
+    """Tensors are float32, those in `wholes` int64."""
+
+    def value(name: str, shape: Sequence[int]) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.INT64 if name in wholes else TensorProto.FLOAT, shape)
+
+    graph = helper.make_graph(
+        list(nodes),
+        "stateful",
+        [value(*each) for each in inputs.items()],
+        [value(*each) for each in outputs.items()],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in (constants or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def recurrent_step(op_type: str, inputs: int = 6, hidden: int = 8) -> ModelProto:
+    """One step of a recurrent layer between two dense layers; states as torch names them."""
+    rows, states = GATES[op_type] * hidden, ["h0", "c0"][: 1 + (op_type == "LSTM")]
+    ends = [f"{name[0]}n" for name in states]
+    constants = {
+        "w0": random(inputs, inputs, seed=1) / 2,
+        "wi": random(1, rows, inputs, seed=2) / 2,
+        "wh": random(1, rows, hidden, seed=3) / 3,
+        "b": random(1, 2 * rows, seed=4) / 5,
+        "w1": random(hidden, 3, seed=5) / 2,
+        "shape": np.array([1, hidden]),
+    }
+    nodes = [
+        node("MatMul", "x w0", "a"),
+        node(op_type, f"a wi wh b - {' '.join(states)}", f"s {' '.join(ends)}", hidden_size=hidden),
+        node("Reshape", "s shape", "flat"),
+        node("MatMul", "flat w1", "y", name="last"),
+    ]
+    shapes = {"x": (1, 1, inputs), **dict.fromkeys(states, (1, 1, hidden))}
+    return model(nodes, shapes, {"y": (1, 3), **dict.fromkeys(ends, (1, 1, hidden))}, constants)
+
+
+def cached_convolution(channels: int = 5, taps: int = 3, dilation: int = 2) -> ModelProto:
+    """A causal convolution of one frame: the cache has the frames before."""
+    kept = (taps - 1) * dilation
+    nodes = [
+        node("Concat", "cache frame", "all", axis=2),
+        node("Conv", "all w b", "c", kernel_shape=[taps], dilations=[dilation]),
+        node("Relu", "c", "y"),
+        node("Slice", "all first last axis", "cache_out"),
+    ]
+    constants = {
+        **{"w": random(4, channels, taps, seed=1) / 3, "b": random(4, seed=2)},
+        **{"first": np.array([1]), "last": np.array([1 + kept]), "axis": np.array([2])},
+    }
+    shapes = {"frame": (1, channels, 1), "cache": (1, channels, kept)}
+    return model(nodes, shapes, {"y": (1, 4, 1), "cache_out": (1, channels, kept)}, constants)
+
+
+def recurrent_image(channels: int = 4, pixels: int = 7) -> ModelProto:
+    """A convolution of an image and of its own last result."""
+    nodes = [
+        node("Concat", "x state", "both", axis=1),
+        node("Conv", "both w", "c", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        node("Tanh", "c", "next_state"),
+        node("Relu", "next_state", "y"),
+    ]
+    shape = (1, channels, pixels, pixels)
+    shapes = {"x": (1, 2, pixels, pixels), "state": shape}
+    weights = random(channels, 2 + channels, 3, 3, seed=1) / 5
+    return model(nodes, shapes, {"y": shape, "next_state": shape}, {"w": weights})
+
+
+def exchanged(kind: str) -> tuple[ModelProto, dict[str, str]]:
+    """States that become others as they are: `kept`, `delayed`, `swapped` or `shifted`; and the pairs."""
+    nexts = {"kept": ("s", "t"), "delayed": ("x", "t"), "swapped": ("t", "s"), "shifted": ("x", "s")}[kind]
+    nodes = [node("Add", "x s", "a"), node("Mul", "a t", "y")]
+    nodes += [node("Identity", old, new, name=f"to_{new}") for old, new in zip(nexts, ("s2", "t2"), strict=True)]
+    shape = (1, 8)
+    outputs = dict.fromkeys(("y", "s2", "t2"), shape)
+    return model(nodes, dict.fromkeys(("x", "s", "t"), shape), outputs), {"s": "s2", "t": "t2"}
+
+
+def counted() -> ModelProto:
+    """A position that selects a row of a table, and grows."""
+    nodes = [node("Add", "n one", "n_out"), node("Gather", "table n", "row"), node("Add", "row x", "y", name="last")]
+    constants = {"one": np.array([1]), "table": random(32, 4)}
+    shapes, outputs = {"x": (1, 4), "n": (1,)}, {"y": (1, 4), "n_out": (1,)}
+    return model(nodes, shapes, outputs, constants, wholes=("n", "n_out"))
+
+
+class Reference:
+    """onnxruntime, without optimisations, stepping through a model with its own states."""
+
+    def __init__(self, proto: ModelProto, pairs: Mapping[str, str], seed: int = 0) -> None:
+        self.session = create_session(proto.SerializeToString(), proto.graph.name)
+        self.pairs, self.rng = pairs, np.random.default_rng(seed)
+        self.given = {i.name: i for i in self.session.get_inputs()}
+        self.names = [o.name for o in self.session.get_outputs()]
+        self.states = {name: self.draw(name) for name in pairs}
+
+    def draw(self, name: str) -> Array:
+        shape, dtype = self.given[name].shape, number_type(self.given[name].type)
+        if dtype is not None and dtype.kind in "iu":
+            return self.rng.integers(0, 4, shape).astype(dtype)
+        return self.rng.standard_normal(shape).astype(np.float32)
+
+    def step(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Inputs of one step but the states, and all outputs."""
+        inputs = {name: self.draw(name) for name in self.given if name not in self.pairs}
+        found = dict(zip(self.names, self.session.run(self.names, {**inputs, **self.states}), strict=True))
+        self.states = {name: found[output] for name, output in self.pairs.items()}
+        return inputs, found
+
+    def steps(self, count: int) -> Iterator[tuple[dict[str, Array], dict[str, Array]]]:
+        return (self.step() for _ in range(count))
