@@ -9,6 +9,7 @@ from docgen import (
     formats,
     instructions,
     json_schemas,
+    mlir_page,
     outputs,
     package_layers,
     rounds_drawings,
@@ -23,6 +24,7 @@ PAGE_MAKERS: Mapping[str, Callable[[], str]] = {
     "reference/cli.md": cli.render_page,
     "reference/formats.md": formats.render_page,
     "reference/instructions.md": instructions.render_page,
+    "reference/mlir.md": mlir_page.render_page,
     "reference/operators.md": lambda: "".join(operators.generate_page()),
     "reference/outputs.md": outputs.render_page,
 }

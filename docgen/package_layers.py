@@ -19,7 +19,7 @@ PACKAGE_LAYERS = (
     ("mapping",),
     ("spatial",),
     ("pim",),
-    ("codegen",),
+    ("codegen", "mlir"),
     ("output",),
     ("compiler", "device"),
     ("api",),

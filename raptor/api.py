@@ -16,7 +16,7 @@ from raptor.common.options import arguments
 from raptor.common.options.option_values import STREAM_FORMAT, WEIGHT_FORMAT, StreamFormat, WeightFormat
 from raptor.common.package_clashes import require_own_packages
 from raptor.common.process.gc_policy import pause_gc
-from raptor.compiler.pass_driver import Driver, parse_driver
+from raptor.compiler.pass_driver import Driver, parse_driver, parse_passes
 from raptor.options import CompileKeywords, CompileOptions, read_options
 from raptor.output import writer
 from raptor.output.compile_report import CompileReport, read_any_report
@@ -138,19 +138,31 @@ class Program:
         mode: "Mode" = "latency",
         samples: int = 16,
         trace_file: str | Path | None = None,
+        power_file: str | Path | None = None,
+        window: str | float | None = None,
         rate: float | None = None,
     ) -> "Simulation":
         """Estimates time and energy as pimsim-nn does (docs/explanation/simulation.md).
 
         `arch`: an architecture file or preset to run on instead of the chip that the program was compiled for. `mode`:
         `latency` for one sample, or `throughput`, in which each core begins `samples`. `trace_file`: a path for a
-        Chrome trace. `rate`: samples a second, for the lifetime of a program in rounds. Raises `UserError` for bad
-        arguments or files, and `DeadlockError` with every core that waits.
+        Chrome trace. `power_file`: a path for a CSV file of power over time, in W by part, in windows of `window` (ns,
+        or text such as "10us"; default 1 us). `rate`: samples a second, for the lifetime of a program in rounds. Raises
+        `UserError` for bad arguments or files, and `DeadlockError` with every core that waits.
         """
         require_own_packages("validator")
         from validator.simulate.segment_simulation import simulate_any
 
-        found = simulate_any(self._directory(), arch, mode=mode, samples=samples, trace_file=trace_file, rate=rate)
+        found = simulate_any(
+            self._directory(),
+            arch,
+            mode=mode,
+            samples=samples,
+            trace_file=trace_file,
+            power_file=power_file,
+            window=window,
+            rate=rate,
+        )
         return replace(found, program=self._name())
 
     def explain(self) -> "MappingExplanation":
@@ -201,7 +213,11 @@ class Program:
 
 
 def compile(
-    model: "str | Path | onnx.ModelProto", *, driver: Driver | None = None, **options: Unpack[CompileKeywords]
+    model: "str | Path | onnx.ModelProto",
+    *,
+    driver: Driver | None = None,
+    passes: Mapping[str, Callable[[Any], Any]] | None = None,
+    **options: Unpack[CompileKeywords],
 ) -> Program:
     """Compiles an ONNX model.
 
@@ -237,10 +253,16 @@ def compile(
     the least time of a batch, or, if `optimize` is `writes`, with the fewest written cells. `cuts` other than `best`
     are for comparison: `first-fit` makes each round as long as it fits, `each-layer` as short as possible.
 
+    Passes: `passes` are functions by the name of the pass whose result they get, such as {"lower": change}. Each
+    returns a value of the same type, which the verifier of that pass checks, and the compilation goes on with it
+    (docs/how-to/mlir.md).
+
     Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled, and
     `CapacityError` if the chip is too small.
     """
-    return compile_program(model, read_options(CompileOptions, options, CompileKeywords), parse_driver(driver))
+    own = parse_driver(driver)
+    own.passes = {**own.passes, **parse_passes(passes)}
+    return compile_program(model, read_options(CompileOptions, options, CompileKeywords), own)
 
 
 def compile_program(model: "str | Path | onnx.ModelProto", options: CompileOptions, driver: Driver) -> Program:
@@ -267,6 +289,8 @@ def simulate(
     mode: "Mode" = "latency",
     samples: int = 16,
     trace_file: str | Path | None = None,
+    power_file: str | Path | None = None,
+    window: str | float | None = None,
     rate: float | None = None,
 ) -> "Simulation":
     """Simulates a program of any compiler: a directory of streams, or one JSON file (also gzipped).
@@ -278,4 +302,13 @@ def simulate(
     require_own_packages("validator")
     from validator.simulate import segment_simulation
 
-    return segment_simulation.simulate_any(program, arch, mode=mode, samples=samples, trace_file=trace_file, rate=rate)
+    return segment_simulation.simulate_any(
+        program,
+        arch,
+        mode=mode,
+        samples=samples,
+        trace_file=trace_file,
+        power_file=power_file,
+        window=window,
+        rate=rate,
+    )

@@ -32,6 +32,7 @@ from raptor.common.options.option_values import (
     CUTS,
     DEFAULT_DEVICE,
     DEFAULT_STRATEGY,
+    DUMP_FORMAT,
     GOAL,
     ISA,
     MAX_BITS,
@@ -40,6 +41,7 @@ from raptor.common.options.option_values import (
     STREAM_FORMAT,
     WEIGHT_FORMAT,
     CutMethod,
+    DumpFormat,
     Objective,
     Requant,
     SearchGoal,
@@ -311,6 +313,16 @@ class OutputOptions:
         WEIGHT_FORMAT, f"Crossbar weights: {WEIGHT_FORMAT}.", "json", example="npz", not_with=_STOPPED
     )
     dump_ir: Path | None = _option(parse_path, "Directory for the text of every level.", example="ir")
+    dump_format: DumpFormat = _option(
+        DUMP_FORMAT,
+        "Form of --dump-ir: text, or mlir where a level has that form.",
+        "text",
+        example="mlir",
+        only_with=("dump_ir", "whose files it describes"),
+    )
+    from_mlir: Path | None = _option(
+        parse_path, "Go on with the program of this file of --dump-format mlir.", metavar="FILE", example="changed.mlir"
+    )
     stop_after: str | None = _option(
         parse_text, "Print what this pass returns, and stop.", metavar="PASS", example="schedule", completion="passes"
     )

@@ -26,6 +26,7 @@ import pytest
 import raptor
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import flag_name
+from raptor.compiler.pass_driver import Driver
 from raptor.options import (
     CompileOptions,
     CoreKeywords,
@@ -261,6 +262,8 @@ COMMANDS = {
             "--mode": ("--mode", "throughput"),
             "--samples": ("--samples", "2"),
             "--trace": ("--trace", "trace.json"),
+            "--power": ("--power", "power.csv"),
+            "--window": ("--window", "10us"),
             "--json": ("--json", "found.json"),
             "--engine": ("--engine", "pimsim"),
             "--pimsim": ("--pimsim", "no-such-program"),
@@ -281,6 +284,7 @@ COMMANDS = {
         {
             "--output": ("-o", "page.html"),
             "--json": ("--json", "found.json"),
+            "--annotate": ("--annotate", "annotated.onnx"),
             "--arch": ("--arch", "fast.json"),
             "--validate": ("--validate",),
             "--accuracy": ("--accuracy", "measured.json"),
@@ -311,6 +315,8 @@ COMMANDS = {
         {
             "--output": ("-o", "mine.json"),
             "--from": ("--from", "isaac"),
+            "--components": ("--components", "example"),
+            "--set": ("--set", "adc.bits=6"),
             **examples(CoreKeywords),
             "--field": ("--field", "rob_size=3"),
             "--force": ("--force",),
@@ -418,6 +424,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, cycles in (("fast.json", 2), ("small.json", 3)):
         write_chip(folder / name, adc_latency_cycle=cycles, adc_count=3 if name == "small.json" else 16)
     write_chip(folder / "chip.json", adc_latency_cycle=5, xbar_array_count=40)
+    raptor.compile(model, driver=Driver(dump=folder / "ir", dump_format="mlir"))
+    next((folder / "ir").glob("*-lower.mlir")).rename(folder / "changed.mlir")
+    shutil.rmtree(folder / "ir")
     raptor.compile(model, arch=folder / "chip.json", constants={"scale": list(SCALES)}).save(folder / "out")
     shutil.copytree(folder / "out", folder / "spoilt")
     report = folder / "spoilt" / "report.json"

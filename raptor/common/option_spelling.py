@@ -18,6 +18,7 @@ _FLAGS = {
     "inputs": "--input",
     "knobs": "--knob",
     "layers": "--layer",
+    "power_file": "--power",
     "resident_constants": "--constants resident",
     "shapes": "--shape",
     "states": "--state",

@@ -172,6 +172,11 @@ def check_driver(driver: Driver, arch: Target) -> None:
     """Raises `UserError` for a pass that does not exist, and for a chip too large for its network table."""
     if driver.stop_after is not None:
         PASS_OPTION.parse(driver.stop_after)
+    for name, user in driver.passes.items():
+        if name not in PASS_OPTION.choices:
+            raise UserError(f"{user.label}: expected one of: {', '.join(PASS_OPTION.choices)}")
+        if driver.stop_after and PASS_OPTION.choices.index(driver.stop_after) < PASS_OPTION.choices.index(name):
+            raise UserError(f"{user.label}: not with {spell_option('stop_after', driver.stop_after)}, before {name}")
     check_network_size(arch)
 
 
@@ -186,7 +191,8 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
     completed = pipeline.complete(mapped, arch, aim=chosen.aim, driver=driver)
-    lowered = pipeline.run_lowering(completed.mapped, arch, driver=driver, known=chosen.known or completed.known)
+    known = None if driver.passes else chosen.known or completed.known  # else a pass that follows one of the user's
+    lowered = pipeline.run_lowering(completed.mapped, arch, driver=driver, known=known)
     driver.start_checks()
     program, streams = lowered.program, lowered.streams
     if sum(len(stream.records) for stream in streams.cores.values()) <= MOST_KEPT_INSTRUCTIONS:
@@ -212,6 +218,8 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         *_trim_notes(graph, options.numbers),
         *pim.memory_warnings(program, arch),
     )
+    if driver.passes:
+        warnings += tuple(f"{user.label} has changed the result of {name}" for name, user in driver.passes.items())
     return ProgramArtifacts(
         name=model.name,
         numbers=tiles.numbers,

@@ -265,7 +265,7 @@ def run_lowering(
     driver.start_checks()  # the partition takes longest to check
     schedule = run(spatial.schedule, partial(spatial.verify_schedule, placed=placed), placed, decision, timed)
     memory = run(pim.map_global_memory, None, schedule, timed)
-    check_pim = partial(pim.verify_pim, arch=timed)
+    check_pim = partial(_verify_pim, memory=memory, arch=timed, is_changed=bool(driver.passes))
     program = run(pim.lower, check_pim, schedule, memory, timed)
     program = run(pim.keep_constants, check_pim, program, placed.graph, memory, timed)
     program = run(pim.reuse_operands, check_pim, program)
@@ -273,3 +273,11 @@ def run_lowering(
     check_streams = partial(codegen.verify_streams, program=program, arch=timed)
     streams = run(codegen.generate, check_streams, program, timed)
     return LoweredProgram(partition, schedule, memory, program, streams)
+
+
+def _verify_pim(program: PimProgram, *, memory: GlobalMemory, arch: Target, is_changed: bool) -> None:
+    """Checks a program. is_changed: whether a pass of the user may have made it, so that nothing about it is proved."""
+    pim.verify_pim(program, arch)
+    if is_changed:
+        pim.verify_global_addresses(program, memory, arch)
+        codegen.verify_forms(program, arch)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from raptor.mapping.search_trial import ProgramCost
 from raptor.pim import PimProgram
 from raptor.target import isa
 from raptor.target.arch import Target
+
+if TYPE_CHECKING:
+    from validator.program.pimsim_program import RawProgram
 
 STEADY_SAMPLES = 4
 """Samples that each core begins in a simulation of the steady state, which gives throughput and energy."""
@@ -26,12 +30,27 @@ def simulate_cost(
     are idle. Raises `DeadlockError` with every waiting core.
     """
     require_own_packages("validator")
-    from validator.program.pimsim_program import RawProgram
     from validator.simulate.builtin import estimate_program
+
+    return ProgramCost(*estimate_program(_make_raw_program(records, groups, arch), arch, samples))
+
+
+def simulate_peak_w(records: Mapping[int, isa.Records], groups: Mapping[int, Sequence[int]], arch: Target) -> float:
+    """Simulates one sample alone. Returns its highest mean power in a microsecond, W; arguments as `simulate_cost`."""
+    require_own_packages("validator")
+    from validator.simulate.builtin import estimate_peak_w
+
+    return estimate_peak_w(_make_raw_program(records, groups, arch), arch)
+
+
+def _make_raw_program(
+    records: Mapping[int, isa.Records], groups: Mapping[int, Sequence[int]], arch: Target
+) -> "RawProgram":
+    from validator.program.pimsim_program import RawProgram
 
     count = arch.core_count
     empty = np.zeros(0, isa.RECORD)
-    raw = RawProgram(
+    return RawProgram(
         core_cnt=count,
         groups=tuple(tuple(groups.get(i, ())) for i in range(count)),
         records=tuple(records.get(i, empty) for i in range(count)),
@@ -40,7 +59,6 @@ def simulate_cost(
         folder=Path(),
         source=Path(),
     )
-    return ProgramCost(*estimate_program(raw, arch, samples))
 
 
 def simulate_objective(

@@ -268,7 +268,12 @@ def _check_requant(found: SegmentedModel, requant: Requant | None) -> None:
 
 
 def _driver_of(driver: Driver, number: int) -> Driver:
-    """Returns the driver of one segment: it dumps into a folder of its own, and verifies each result at once."""
+    """Returns the driver of one segment: it dumps into a folder of its own, and verifies each result at once.
+
+    Raises `UserError` for a pass of the user, which is for a single program.
+    """
+    for user in driver.passes.values():
+        raise UserError(f"{user.label}: of one program, but the model is compiled as several")
     dump = driver.dump and driver.dump / files.segment_name(number, "chip")
     return replace(driver, dump=dump, done=[], beside=None)
 

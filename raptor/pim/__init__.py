@@ -6,12 +6,13 @@ from raptor.pim.ir import ArrayGroup, PimProgram
 from raptor.pim.keep_constants import keep_constants
 from raptor.pim.lower_to_pim import lower
 from raptor.pim.operations import LoadRows
-from raptor.pim.verify_pim import verify_pim
+from raptor.pim.verify_pim import PimError, verify_global_addresses, verify_pim
 
 __all__ = [
     "ArrayGroup",
     "GlobalMemory",
     "LoadRows",
+    "PimError",
     "PimProgram",
     "allocate",
     "keep_constants",
@@ -19,5 +20,6 @@ __all__ = [
     "map_global_memory",
     "memory_warnings",
     "reuse_operands",
+    "verify_global_addresses",
     "verify_pim",
 ]

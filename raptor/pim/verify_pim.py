@@ -4,14 +4,17 @@ import numpy as np
 
 from raptor.common.errors import VerifyError
 from raptor.pim.allocate_memory import BufferLifetimes, buffer_alignments, reserved_bytes
+from raptor.pim.global_memory import WORD_BYTES, GlobalMemory
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.pim.operations import Buffer, LoadRows, Receive, Send, Store
 from raptor.pim.step_columns import (
+    LOAD,
     OPERAND,
     RECEIVE,
     RESULT,
     SCRATCH,
     SEND,
+    STORE,
     WHOLE_BUFFER,
     Ints,
     StepColumns,
@@ -19,6 +22,16 @@ from raptor.pim.step_columns import (
 )
 from raptor.spatial.operations import Move
 from raptor.target.arch import Target
+
+
+class PimError(VerifyError):
+    """A program breaks an invariant, at a step of a core, or in a form. Each is None if the error is elsewhere."""
+
+    def __init__(
+        self, message: str, *, core: int | None = None, step: int | None = None, form: int | None = None
+    ) -> None:
+        self.core, self.step, self.form = core, step, form
+        super().__init__(message)
 
 
 def verify_pim(program: PimProgram, arch: Target) -> None:
@@ -43,15 +56,32 @@ def _check_channels(program: PimProgram, arch: Target) -> None:
         both = (channels, sends), (received, receives)
         sent, taken = (_by_channel(*ends) for ends in both)
         channel = next(c for c in sorted(sent.keys() | taken.keys()) if sent.get(c) != taken.get(c))
-        raise VerifyError(f"pim: channel {channel}: send {sent.get(channel)} and receive {taken.get(channel)} disagree")
+        core = (sent.get(channel) or taken[channel])[0]
+        raise PimError(
+            f"pim: channel {channel}: send {sent.get(channel)} and receive {taken.get(channel)} disagree",
+            **_place_of_channel(program, core, channel),
+        )
     if not np.array_equal(channels, np.arange(program.channel_count)):
         raise VerifyError(f"pim: {program.channel_count} channels are declared, {len(channels)} are used")
     for channel in np.flatnonzero(sends[:, 0] == sends[:, 1]).tolist():
-        raise VerifyError(f"pim: channel {channels[channel]} goes from core {sends[channel, 0]} to itself")
+        core = int(sends[channel, 0])
+        raise PimError(
+            f"pim: channel {channels[channel]} goes from core {core} to itself",
+            **_place_of_channel(program, core, int(channels[channel])),
+        )
     for core in program.cores.values():
-        numbers = core.steps.number[(core.steps.form == SEND) | (core.steps.form == RECEIVE)]
-        if (numbers[1:] < numbers[:-1]).any():
-            raise VerifyError(f"pim: core {core.core} meets its channels out of the global order")
+        steps = np.flatnonzero((core.steps.form == SEND) | (core.steps.form == RECEIVE))
+        early = np.flatnonzero(np.diff(core.steps.number[steps]) < 0)
+        if len(early):
+            where = {"core": core.core, "step": int(steps[early[0] + 1])}
+            raise PimError(f"pim: core {core.core} meets its channels out of the global order", **where)
+
+
+def _place_of_channel(program: PimProgram, core: int, channel: int) -> dict[str, int]:
+    """Returns core and step of a send or receive of a channel, as arguments of `PimError`."""
+    steps = program.cores[core].steps
+    uses = (steps.number == channel) & ((steps.form == SEND) | (steps.form == RECEIVE))
+    return {"core": core, "step": int(np.argmax(uses))}
 
 
 def _by_channel(channels: Ints, ends: Ints) -> dict[int, tuple[int, ...]]:
@@ -64,7 +94,7 @@ def _ends(program: PimProgram, form: int, arch: Target) -> tuple[Ints, Ints]:
 
     Raises `VerifyError` for a channel that is used twice.
     """
-    channels, ends, nodes = [np.zeros(0, np.int64)], [np.zeros((0, 3), np.int64)], list[str]()
+    channels, ends, places = [np.zeros(0, np.int64)], [np.zeros((0, 3), np.int64)], [np.zeros((0, 2), np.int64)]
     for core in program.cores.values():
         steps = core.steps
         at = np.flatnonzero(steps.form == form)
@@ -73,11 +103,14 @@ def _ends(program: PimProgram, form: int, arch: Target) -> tuple[Ints, Ints]:
         channels.append(steps.number[at])
         own, sizes = np.full(len(at), core.core), elements * bytes_of_types(whole[:, 1], arch)
         ends.append(np.stack([own, steps.peer[at], sizes], axis=1))
-        nodes += [steps.nodes[int(node)] for node in steps.node[at]]
+        places.append(np.stack([own, at], axis=1))
     channel, end = np.concatenate(channels), np.concatenate(ends)
     order = np.argsort(channel, kind="stable")
     for twice in order[1:][np.diff(channel[order]) == 0].tolist():
-        raise VerifyError(f"pim: {nodes[twice]}: channel {channel[twice]} is used twice")
+        core, step = np.concatenate(places)[twice].tolist()
+        steps = program.cores[core].steps
+        node = steps.nodes[int(steps.node[step])]
+        raise PimError(f"pim: {node}: channel {channel[twice]} is used twice", core=core, step=step)
     return channel[order], end[order]
 
 
@@ -85,13 +118,14 @@ def _check_core(core: CoreProgram, arch: Target) -> None:
     """Checks that the core exists, has crossbars for its groups, and that its embedding lookups are consistent."""
     xbars = sum(g.matrix.xbars for g in core.groups)
     if xbars > arch.xbars_per_core or core.core >= arch.core_count:
-        raise VerifyError(
-            f"pim: core {core.core} of {arch.core_count} holds {xbars} of {arch.xbars_per_core} crossbars"
+        raise PimError(
+            f"pim: core {core.core} of {arch.core_count} holds {xbars} of {arch.xbars_per_core} crossbars",
+            core=core.core,
         )
     for i in core.steps.of_class(LoadRows).tolist():
         op = core.steps.operation(i)
         assert isinstance(op, LoadRows)
-        _check_rows(_where(core, core.init_count + i), op, arch)
+        _check_rows(core, core.init_count + i, op, arch)
 
 
 def _check_defined(core: CoreProgram) -> None:
@@ -109,7 +143,8 @@ def _check_defined(core: CoreProgram) -> None:
     if len(wrong):
         first = int(wrong.min())
         name = core.steps.buffers.name(uses.buffer[first])
-        raise VerifyError(f"{_where(core, int(uses.step[first]))}: %{name} is used before it is defined")
+        step = int(uses.step[first])
+        raise PimError(f"{_where(core, step)}: %{name} is used before it is defined", core=core.core, step=step)
 
 
 def _check_init(core: CoreProgram) -> None:
@@ -162,12 +197,15 @@ def _where(core: CoreProgram, step: int) -> str:
     return f"pim: core {core.core} step {step} ({steps.nodes[steps.node[step]]})"
 
 
-def _check_rows(where: str, op: LoadRows[Buffer], arch: Target) -> None:
+def _check_rows(core: CoreProgram, step: int, op: LoadRows[Buffer], arch: Target) -> None:
     """Checks that an embedding lookup has an id for each pixel, and that a pixel is not longer than a row."""
+    fault = None
     if len(op.ids) != op.result.pixels:
-        raise VerifyError(f"{where}: {op.result} has {op.result.pixels} pixels, but {len(op.ids)} ids")
-    if op.result.channels * arch.bytes_of(op.result.element) > op.stride:
-        raise VerifyError(f"{where}: {op.result} takes more than the {op.stride} bytes from one row to the next")
+        fault = f"has {op.result.pixels} pixels, but {len(op.ids)} ids"
+    elif op.result.channels * arch.bytes_of(op.result.element) > op.stride:
+        fault = f"takes more than the {op.stride} bytes from one row to the next"
+    if fault is not None:
+        raise PimError(f"{_where(core, step)}: {op.result} {fault}", core=core.core, step=step)
 
 
 def _check_addresses(core: CoreProgram, addresses: Ints, arch: Target) -> None:
@@ -181,8 +219,38 @@ def _check_addresses(core: CoreProgram, addresses: Ints, arch: Target) -> None:
     outside = (low < 0) | (high > core.local_bytes)
     clashing, other = first_clash(lives.first, lives.last, low, high)
     for i in np.flatnonzero(unaligned | outside | (np.arange(len(low)) == clashing)).tolist():
-        where, name = _where(core, int(lives.first[i])), buffers.name(lives.buffer[i])
-        if unaligned[i]:
-            raise VerifyError(f"{where}: %{name} at {low[i]} is not aligned")
+        step, name = int(lives.first[i]), buffers.name(lives.buffer[i])
         obstacle = buffers.name(lives.buffer[other]) if i == clashing else "the end of local memory"
-        raise VerifyError(f"{where}: %{name} at {low[i]} overlaps {obstacle}")
+        fault = "is not aligned" if unaligned[i] else f"overlaps {obstacle}"
+        raise PimError(f"{_where(core, step)}: %{name} at {low[i]} {fault}", core=core.core, step=step)
+
+
+def verify_global_addresses(program: PimProgram, memory: GlobalMemory, arch: Target) -> None:
+    """Checks that loads stay inside global memory, and that stores write outputs and computed ids only.
+
+    Raises `PimError` that names core, step and ONNX node.
+    """
+    values = memory.constant_values
+    constant_bytes = values.size * (1 if values.dtype == np.uint8 else arch.element_bytes)
+    outputs = memory.constants_address + constant_bytes
+    for core in program.cores.values():
+        steps = core.all_steps
+        for step in steps.of_class(LoadRows).tolist():
+            op = steps.operation(step)
+            assert isinstance(op, LoadRows)
+            low = min(op.table, int(op.ids.min(initial=0)), op.rows, op.stride)
+            high = max(op.table + op.rows * op.stride, int(op.ids.max(initial=0)) + WORD_BYTES)
+            if low < 0 or high > memory.size_bytes:
+                what = f"its table and ids leave the {memory.size_bytes} bytes of global memory"
+                raise PimError(f"{_where(core, step)}: {what}", core=core.core, step=step)
+        for kind, lowest in ((LOAD, 0), (STORE, outputs)):
+            at = np.flatnonzero(steps.form == kind)
+            whole = steps.buffers.elements[steps.used[steps.start[at]]]
+            moved = np.where(steps.span[at, 0] == WHOLE_BUFFER, whole[:, 0], steps.span[at, 1])
+            end = steps.number[at] + moved * bytes_of_types(whole[:, 1], arch)
+            wrong = at[(steps.number[at] < lowest) | (end > memory.size_bytes)]
+            if len(wrong):
+                step = int(wrong[0])
+                what = f"{'loads from' if kind == LOAD else 'stores at'} global address {steps.number[step]}"
+                range_ = f"outside of {lowest} to {memory.size_bytes}"
+                raise PimError(f"{_where(core, step)}: {what}, {range_}", core=core.core, step=step)

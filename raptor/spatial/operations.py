@@ -64,7 +64,11 @@ class Operation(msgspec.Struct, Generic[V], frozen=True, gc=False):
 
     def map_operands(self, f: Callable[[V], W]) -> "Operation[W]":
         """Returns the same operation with `f` applied to every operand and result."""
-        return cast("Operation[W]", structs.replace(self, **self._fields.map_values(self, f)))
+        return cast("Operation[W]", structs.replace(self, **self.map_fields(f)))
+
+    def map_fields(self, f: Callable[[V], Any]) -> dict[str, Any]:
+        """Returns the fields that hold values by name, with `f` applied to each value."""
+        return self._fields.map_values(self, f)
 
     @property
     def matrices(self) -> tuple[int, ...]:

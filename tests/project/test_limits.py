@@ -42,16 +42,6 @@ def test_messages_do_not_meet_on_the_network(tmp_path: Path) -> None:
     assert both.last_tick == one.last_tick
 
 
-@pytest.mark.parametrize("name", ["area", "mm2"])
-def test_area_is_in_no_file(name: str) -> None:
-    """Neither an architecture file nor what a command writes has one."""
-    found = [
-        match for content in json_schemas.make_all_schemas().values() for match in re.findall(rb'"(\w+)":', content)
-    ]
-    assert len(found) > 1000
-    assert not [key for key in found if name in key.decode().split("_")]
-
-
 @pytest.mark.parametrize("name", ["refresh", "drift", "faults", "retention", "stuck", "temperature"])
 def test_energy_knows_no_errors_of_cells(name: str) -> None:
     """An architecture file, from which energy follows, has no field for them."""

@@ -63,12 +63,12 @@ def test_only_what_shows_the_architecture_file_reads_its_schema():
 
 
 def test_no_folder_is_a_heap_of_modules():
-    """At most 20 modules in a folder; at the top of `raptor`, 14 packages and 5 modules."""
+    """At most 20 modules in a folder; at the top of `raptor`, 15 packages and 5 modules."""
     others = (path for tree in ("benchmarks", "docgen") for path in (ROOT / tree).rglob("*.py"))
     folders = Counter(path.parent for path in (*find_modules().values(), *others))
     assert {str(folder): count for folder, count in folders.items() if count > 20} == {}
     packages = {path.parent for path in (ROOT / "raptor").glob("*/__init__.py")}
-    assert len(packages) <= 14
+    assert len(packages) <= 15
     assert len([*(ROOT / "raptor").glob("*.py")]) <= 5
 
 

@@ -37,6 +37,19 @@ SIZES = {
 """Fields that a program for fixed times may depend on, although times do: they say what fits."""
 TIMES = {"core.period_ns", "memory.write_cycles"}
 """Times that are not in the times of the instructions below."""
+AREA = {
+    "node_nm": 32.0,
+    "cores": 4,
+    "xbars_per_core": None,
+    "xbar_size": [128, 128],
+    "adc_count": 1,
+    "adc_bits": 8,
+    "parts": [
+        {"name": "all", "level": "chip", "count": 1.0, "um2": 9.0, "low_um2": 8.0, "high_um2": 9.5}
+        | {"kind": "MODELLED", "source": "somewhere"}
+    ],
+}
+"""A section of areas, with every field."""
 ONE_WAY = ("net_config_file_path", "core_config.global_memory_switch_id")
 """Fields of the file that RAPTOR sets itself: the table beside the output, and the name in chip_config."""
 
@@ -167,7 +180,8 @@ def test_a_field_of_the_file_is_read_and_written(path: str):
     inner = file
     for section in sections:
         inner = inner[section]
-    inner[last] = wanted = 0 if last == "sim_mode" else other(inner.get(last, "core"))
+    wanted = AREA if last == "area" else 0 if last == "sim_mode" else other(inner.get(last, "core"))
+    inner[last] = wanted
     after, problems = parse_arch(file)
     assert before is not None
     assert after is not None, problems

@@ -12,6 +12,7 @@ modules in this order:
     core_profile            figures of each core
     traffic                 bytes and messages for each sender and receiver
     timeline                work of each core over time (compiled: profile_kernels)
+    power_profile           power over time, by part of the chip and by core; use of the mesh
     memory_usage            bytes of local memory in use by each core over time
     crossbar_utilisation    utilisation of each crossbar
 """
@@ -36,12 +37,15 @@ def profile(path: str | Path, arch: str | Path | None = None) -> Profile:
         crossbar_utilisation,
         memory_usage,
         node_profile,
+        power_profile,
         profiled_program,
         timeline,
         traffic,
     )
 
     read = profiled_program.read_profiled_program(path, arch)
+    power = power_profile.profile_power(read)
+    crowded = power.mesh.warning if power is not None and power.mesh is not None else ""
     return Profile(
         program=str(path),
         instructions=len(read.machine.words),
@@ -58,5 +62,6 @@ def profile(path: str | Path, arch: str | Path | None = None) -> Profile:
         local_memory=memory_usage.profile_local_memory(read),
         crossbars=crossbar_utilisation.profile_crossbars(read),
         findings=read.findings,
-        warnings=read.machine.warnings,
+        warnings=(*read.machine.warnings, *([crowded] if crowded else ())),
+        power=power,
     )

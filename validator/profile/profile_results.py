@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 from raptor.target.arch import Target
 from validator.checks import Finding
+from validator.simulate.analysis.mesh_use import MeshUse
+from validator.simulate.analysis.power import PowerCurve, PowerFigures
+from validator.simulate.analysis.uncounted_power import UncountedPower
 from validator.simulate.simulation_report import CoreUse
 from validator.simulate.weight_reloading import ReloadingFigures
 
@@ -173,12 +176,31 @@ class CrossbarUse:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PowerProfile:
+    """Power over time of one sample alone. `by_part`: curve with a row for each part of the energy, in equal intervals.
+
+    `core_watts[core, interval]`: power of the cores with work, whose numbers are `cores`. `alone`, `streaming`: average
+    and peak of one sample, and of samples that follow one another (None if they cannot). `uncounted`: static power that
+    the simulator does not add, for one sample alone. `mesh`: use of the links, when streaming if that is known.
+    """
+
+    by_part: PowerCurve
+    cores: tuple[int, ...]
+    core_watts: Floats
+    alone: PowerFigures
+    streaming: PowerFigures | None
+    uncounted: UncountedPower
+    mesh: MeshUse | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Profile:
     """Profile of a program. `part_kind`: kind of the `parts`. `untimed`: reason why there are no times, or empty.
 
     `part_names`: names for the indices in `CoreTimeline.part` and `CrossbarUse.part`, parts without instructions
     included. `crossbars` is None if the sizes of the matrices are not known (no weights, or no architecture).
-    `reloading`: only for a program in rounds, whose estimate is for a batch with writing."""
+    `reloading`: only for a program in rounds, whose estimate is for a batch with writing. `power` is None for a program
+    of several segments, too."""
 
     program: str
     instructions: int
@@ -197,3 +219,4 @@ class Profile:
     findings: tuple[Finding, ...]
     warnings: tuple[str, ...]
     reloading: ReloadingFigures | None = None
+    power: PowerProfile | None = None

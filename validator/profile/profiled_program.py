@@ -20,6 +20,7 @@ from validator.program.pimsim_program import RawProgram
 from validator.simulate import builtin
 from validator.simulate.analysis import energy, instruction_nodes
 from validator.simulate.analysis.instruction_nodes import Provenance
+from validator.simulate.builtin import SteadyState
 from validator.simulate.chip_fit import check_chip_fit
 from validator.simulate.cycle import cycle_model, simulated_chip
 from validator.simulate.cycle.cycle_model import CycleModel, CycleRun
@@ -54,6 +55,16 @@ class ProfiledProgram:
             if self.provenance.has_nodes
             else self.machine.opcodes.astype(np.int64)
         )
+
+    @cached_property
+    def steady(self) -> SteadyState | str:
+        """The steady state of samples that follow one another, or the reason why there is none."""
+        if self.run is None:
+            return self.untimed
+        try:
+            return builtin.measure_steady_state(self.machine, SAMPLES, energy.needs_counting(self.machine.chip.target))
+        except (DeadlockError, UserError) as e:
+            return str(e)
 
 
 def read_profiled_program(path: str | Path, arch: str | Path | None) -> ProfiledProgram:
@@ -123,10 +134,8 @@ def estimate_sample(read: ProfiledProgram) -> SampleEstimate | None:
     latency_ns = run.last_tick * machine.period_ns
     counts = energy.count_uses(machine)
     alone = energy.compute_energy(machine, counts, run.port, latency_ns)
-    try:
-        counting = energy.needs_counting(machine.chip.target)
-        interval_ns, shares, accesses = builtin.measure_steady_state(machine, SAMPLES, counting)
-    except (DeadlockError, UserError) as e:
-        return SampleEstimate(builtin.ESTIMATOR, latency_ns, alone.by_part(), None, {}, SAMPLES, str(e))
-    steady = energy.compute_energy(machine, counts * shares[:, None], accesses, interval_ns)
-    return SampleEstimate(builtin.ESTIMATOR, latency_ns, alone.by_part(), interval_ns, steady.by_part(), SAMPLES, "")
+    steady = read.steady
+    if isinstance(steady, str):
+        return SampleEstimate(builtin.ESTIMATOR, latency_ns, alone.by_part(), None, {}, SAMPLES, steady)
+    parts = steady.compute_energy(machine, counts).by_part()
+    return SampleEstimate(builtin.ESTIMATOR, latency_ns, alone.by_part(), steady.interval_ns, parts, SAMPLES, "")

@@ -1,7 +1,8 @@
 """Command `raptor simulate OUT`."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -31,6 +32,12 @@ def command(
         typer.Option(min=1e-9, help="Samples a second, for the lifetime of rounds.", show_default="all that it can"),
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace (for Perfetto) to this file.")] = None,
+    power: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Write power over time, in W by part, to this CSV file.")
+    ] = None,
+    window: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Windows of power, such as 500ns or 10us.", show_default="1us")
+    ] = None,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
     engine: Annotated[
         Literal["builtin", "pimsim"], typer.Option(help="Our cycle model, or the simulator itself.")
@@ -46,20 +53,18 @@ def command(
 
     Example: raptor simulate out --trace trace.json
     """
-    from raptor.common.files import file_access
-    from raptor.common.terminal.console import LiteralConsole
-    from validator.simulate.simulation_report import show, to_json
-
     if mode == "latency":
         refuse_options(context, {"samples"}, "only with --mode throughput")
     if engine == "builtin":
         refuse_options(context, {"pimsim"}, "only with --engine pimsim")
     else:
-        refuse_options(context, {"rate"}, "only with --engine builtin")
-    with LiteralConsole(stderr=True).status(
-        "simulating (the first run on a computer compiles the model, some 20 s) ..."
-    ):
-        report = _simulate(out, arch, mode, samples, rate, trace, engine, pimsim)
+        refuse_options(context, {"rate", "trace", "power", "window"}, "only with --engine builtin")
+    files = {"trace_file": trace, "power_file": power}
+    report = _simulate(out, arch, mode, samples, {"window": window, "rate": rate, **files}, engine, pimsim)
+    from raptor.common.files import file_access
+    from raptor.common.terminal.console import LiteralConsole
+    from validator.simulate.simulation_report import show, to_json
+
     if json is not None:
         file_access.print_or_write("--json", json, to_json(report))
     if not file_access.is_stdout(json):
@@ -71,19 +76,26 @@ def _simulate(
     arch: str | None,
     mode: Mode,
     samples: int,
-    rate: float | None,
-    trace: Path | None,
+    options: Mapping[str, Any],
     engine: str,
     pimsim: Path | None,
 ) -> "SimulationReport":
-    if engine == "builtin":
+    """Runs an engine, with a spinner. `options`: those that only the built-in engine has."""
+    from raptor.common.terminal.console import LiteralConsole
+
+    with LiteralConsole(stderr=True).status(
+        "simulating (the first run on a computer compiles the model, some 20 s) ..."
+    ):
+        if engine != "builtin":
+            return _run_pimsim(out, arch, mode, samples, pimsim)
         from validator.simulate.segment_simulation import simulate_any
 
-        return simulate_any(out, arch, mode=mode, samples=samples, trace_file=trace, rate=rate)
+        return simulate_any(out, arch, mode=mode, samples=samples, **options)
+
+
+def _run_pimsim(out: Path, arch: str | None, mode: Mode, samples: int, pimsim: Path | None) -> "SimulationReport":
     if pimsim is None:
         raise UserError("--engine pimsim: say where the simulator is, with --pimsim PATH")
-    if trace is not None:
-        raise UserError("--trace needs --engine builtin")
     from validator.program.segment_list import require_one_segment
 
     require_one_segment(out, "--engine pimsim")

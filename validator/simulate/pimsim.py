@@ -3,7 +3,6 @@
 import re
 import subprocess
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,11 +20,12 @@ from validator.errors import BlockedCore, DeadlockError
 from validator.options import Mode
 from validator.program.network_table import MeshTable
 from validator.program.pimsim_program import RawProgram, read_program
-from validator.simulate.analysis.efficiency import Efficiency, read_macs
+from validator.simulate.analysis.efficiency import read_macs
+from validator.simulate.analysis.uncounted_power import compute_uncounted_power
 from validator.simulate.builtin import simulate as estimate
 from validator.simulate.chip_fit import check_chip_fit
 from validator.simulate.cycle import cycle_model, simulated_chip
-from validator.simulate.simulation_report import SimulationReport
+from validator.simulate.simulation_report import SimulationReport, add_rates
 
 ESTIMATOR = "pimsim-nn"
 
@@ -54,8 +54,8 @@ def simulate_with_pimsim(
         seconds = perf_counter() - begin
     ns = _figure(text, "latency" if mode == "latency" else "average latency") * 1e6
     energy_pj = _figure(text, "average energy")
-    effective = Efficiency.compute(read_macs(program), ns, energy_pj)
-    return SimulationReport(
+    cores, xbars = int(np.count_nonzero(np.diff(machine.first))), int(machine.xbars.sum())
+    report = SimulationReport(
         program=str(program),
         estimator=ESTIMATOR,
         mode=mode,
@@ -63,11 +63,12 @@ def simulate_with_pimsim(
         interval_ns=ns if mode == "throughput" else None,
         samples_per_s=1e9 / ns if ns and mode == "throughput" else None,
         energy_pj=energy_pj,
-        **(asdict(effective) if effective else {}),
         instructions=raw.instruction_count,
         seconds={"run": seconds},
         warnings=machine.warnings,
+        beyond_pimsim=compute_uncounted_power(wanted.target, xbars, cores, ns, energy_pj),
     )
+    return add_rates(report, ns, read_macs(program))
 
 
 def _own_files(arch: str | Path, wanted: simulated_chip.SimulatedChip, folder: Path) -> Path:

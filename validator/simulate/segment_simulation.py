@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_option
 from raptor.common.options import arguments
@@ -22,10 +24,11 @@ from validator.program.segment_list import (
     require_one_segment,
 )
 from validator.simulate import builtin
-from validator.simulate.analysis.efficiency import Efficiency
 from validator.simulate.analysis.link_use import LinkUse
+from validator.simulate.analysis.mesh_use import MeshUse
+from validator.simulate.analysis.uncounted_power import join_uncounted_power
 from validator.simulate.reloading_figures import add_reloading, compute_reloading, parts_of
-from validator.simulate.simulation_report import SimulationReport
+from validator.simulate.simulation_report import SimulationReport, add_rates
 
 
 def simulate_any(
@@ -35,30 +38,37 @@ def simulate_any(
     mode: Mode = "latency",
     samples: int = 16,
     trace_file: str | Path | None = None,
+    power_file: str | Path | None = None,
+    window: str | float | None = None,
     rate: float | None = None,
 ) -> SimulationReport:
     """Simulates a program as `builtin.simulate` does; for segments, returns sums over the chip segments.
 
     In throughput mode segments work on different samples, so that the slowest gives the interval. Segments that take
-    turns on the chip are simulated for a batch, with the time and energy of writing. `rate`: samples a second, for
-    their lifetime.
+    turns on the chip are simulated for a batch, with the time and energy of writing; their peak power is not known.
+    `rate`: samples a second, for their lifetime.
     """
     path = arguments.parse_path("program", program)
     rate = None if rate is None else arguments.parse_finite("rate", rate, 1e-9)
     if rate is not None and path.is_dir() and not has_rounds(path):
         raise UserError(f"{spell_option('rate', rate)}: only for a program in rounds, whose cells wear out")
     if not has_segments(path):
-        return builtin.simulate(program, arch, mode=mode, samples=samples, trace_file=trace_file)
-    if trace_file is not None:
-        require_one_segment(path, spell_option("trace_file"))
+        return builtin.simulate(
+            program, arch, mode=mode, samples=samples, trace_file=trace_file, power_file=power_file, window=window
+        )
+    for keyword, file in (("trace_file", trace_file), ("power_file", power_file)):
+        if file is not None:
+            require_one_segment(path, spell_option(keyword))
     folders = chip_folders(path)
     if not folders:
         raise UserError(f"{path}: no segment is for the chip, so there is nothing to simulate")
     listed = read_segments(path)
     rounds = read_rounds(path, listed)
+    if window is not None and (rounds is not None or mode == "throughput"):
+        raise UserError(f"{spell_option('window', window)}: the peak power of segments that overlap is not known")
     if rounds is not None:
         return _in_rounds(path, folders, arch, (mode, samples, rate), rounds, describe_host_nodes(listed))
-    reports = [builtin.simulate(folder, arch, mode=mode, samples=samples) for folder in folders]
+    reports = [builtin.simulate(folder, arch, mode=mode, samples=samples, window=window) for folder in folders]
     return _together(str(path), reports, describe_host_nodes(listed))
 
 
@@ -79,15 +89,10 @@ def _in_rounds(
     found = compute_reloading(rounds, read_device(path), alone, many, rate)
     sums = replace(_together(str(path), alone, note), mode=mode, xbars_used=max(r.xbars_used for r in alone))
     report = add_reloading(sums, found, parts_of(found, alone, many))
-    effective = Efficiency.compute(report.macs or 0, found.sample_ns, report.energy_pj or 0.0) if report.macs else None
+    uncounted = join_uncounted_power([r.beyond_pimsim for r in alone], max, found.sample_ns, report.energy_pj)
+    report = add_rates(replace(report, beyond_pimsim=uncounted), found.sample_ns, report.macs)
     unknown = f"device {found.device}: the energy of writing is not known, and in no figure"
-    return replace(
-        report,
-        tops=effective.tops if effective else None,
-        tops_per_w=effective.tops_per_w if effective else None,
-        pj_per_mac=effective.pj_per_mac if effective else None,
-        warnings=(*report.warnings, *([unknown] if found.sample_pj is None else ())),
-    )
+    return replace(report, warnings=(*report.warnings, *([unknown] if found.sample_pj is None else ())))
 
 
 def _together(program: str, reports: Sequence[SimulationReport], note: str) -> SimulationReport:
@@ -101,8 +106,8 @@ def _together(program: str, reports: Sequence[SimulationReport], note: str) -> S
     if interval_ns is not None:  # the chip stands by once, while all segments work
         parts["static"] = max(r.energy_parts_pj.get("static", 0.0) for r in reports)
     energy_pj, macs = sum(parts.values()), sum(r.macs or 0 for r in reports)
-    effective = Efficiency.compute(macs, interval_ns or latency_ns, energy_pj) if macs else None
-    return replace(
+    time_ns = interval_ns or latency_ns
+    joined = replace(
         reports[0],
         program=program,
         latency_ns=latency_ns,
@@ -110,10 +115,6 @@ def _together(program: str, reports: Sequence[SimulationReport], note: str) -> S
         samples_per_s=1e9 / interval_ns if interval_ns else None,
         energy_pj=energy_pj,
         energy_parts_pj=parts,
-        macs=macs or None,
-        tops=effective.tops if effective else None,
-        tops_per_w=effective.tops_per_w if effective else None,
-        pj_per_mac=effective.pj_per_mac if effective else None,
         instructions=sum(r.instructions for r in reports),
         cores=tuple(core for r in reports for core in r.cores),
         xbars_used=sum(r.xbars_used for r in reports),
@@ -121,8 +122,32 @@ def _together(program: str, reports: Sequence[SimulationReport], note: str) -> S
         critical_path_ns=_joined(reports),
         seconds={name: sum(r.seconds[name] for r in reports) for name in reports[0].seconds},
         links=_busiest(reports),
+        mesh_links=_hottest_mesh(reports),
+        beyond_pimsim=join_uncounted_power([r.beyond_pimsim for r in reports], sum, time_ns, energy_pj),
         warnings=(*([note] if note else ()), *dict.fromkeys(w for r in reports for w in r.warnings)),
     )
+    joined = add_rates(joined, time_ns, macs)
+    return joined if interval_ns is not None else _with_peak(joined, reports)
+
+
+def _with_peak(joined: SimulationReport, reports: Sequence[SimulationReport]) -> SimulationReport:
+    """Returns the report with the highest peak of segments that run one after another."""
+    starts = np.cumsum([0.0, *(r.latency_ns or 0.0 for r in reports)])
+    start, most = max(zip(starts.tolist(), reports, strict=False), key=lambda pair: pair[1].power_peak_w or 0.0)
+    if most.power_peak_start_ns is None:
+        return joined
+    return replace(
+        joined,
+        power_peak_w=most.power_peak_w,
+        power_peak_start_ns=start + most.power_peak_start_ns,
+        power_window_ns=most.power_window_ns,
+    )
+
+
+def _hottest_mesh(reports: Sequence[SimulationReport]) -> MeshUse | None:
+    """Returns the use of the mesh by the segment with the hottest link."""
+    known = [r.mesh_links for r in reports if r.mesh_links is not None]
+    return max(known, key=lambda use: max((link.share for link in use.hottest), default=0.0), default=None)
 
 
 def _busiest(reports: Sequence[SimulationReport]) -> tuple[LinkUse, ...]:

@@ -1,7 +1,7 @@
 """Result of a simulation, as a table for people and as JSON for programs."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from typing import Literal
 
@@ -11,11 +11,25 @@ from rich.table import Table
 from raptor.common.files.schema_types import WallTimes
 from raptor.common.terminal.abbreviation import abbreviate_names
 from raptor.common.terminal.console import LiteralConsole
+from raptor.target.arch.chip_area import AreaFigures, format_area
 from validator.options import Mode
+from validator.simulate.analysis.efficiency import OPS_PER_MAC, Efficiency
 from validator.simulate.analysis.link_use import MOST_LINK_SHARE, LinkUse
+from validator.simulate.analysis.mesh_use import MeshUse
+from validator.simulate.analysis.power import PowerCurve, find_power_figures
+from validator.simulate.analysis.uncounted_power import UncountedPower
 from validator.simulate.weight_reloading import ReloadingFigures
 
 _BUSIEST = 5
+_UNCOUNTED_NAMES = {
+    "adc": "ADCs",
+    "dac": "DACs",
+    "sample_hold": "sample-and-holds",
+    "shift_adder": "shift-adders",
+    "input_buffer": "input buffers",
+    "output_buffer": "output buffers",
+    "controller": "controllers",
+}
 _LAYERS = 12
 _BEFORE_NAMES = len("critical path") + 2 + len("100.0%") + 2 + 12 + 2
 """Characters in a line of the critical path before the name: title, share, time."""
@@ -61,9 +75,13 @@ class SimulationReport:
     follow from them, in the mode simulated. `critical_path_ns`: by ONNX node, or by instruction if nodes are not known.
     `reloading`: figures of a program in rounds. Its `latency_ns` is the time of a batch with writing, its `interval_ns`
     is that time divided by the samples, and its energy contains writing. `links`: links between chips; above a share of
-    0.7, times are lower bounds, as the simulator has no contention. `auxiliary`: programs
-    beside those of a sample, whose time and energy are in no other figure: `init` after power-up, `save` and `restore`
-    to exchange the states of sessions.
+    0.7, times are lower bounds, as the simulator has no contention. `mesh_links`: links of the mesh.
+    `power_average_w`: energy of a sample divided by its time, in the mode simulated. `power_peak_w`: highest mean power
+    in a window of `power_window_ns`, which begins at `power_peak_start_ns`; null where it is not known (segments that
+    work at the same time, rounds, pimsim-nn itself). `beyond_pimsim`: static power that the simulator does not count;
+    `tops_per_w_with_uncounted` has that of the crossbars in use. `area`: the whole chip; `tops_per_mm2`: `tops` by it.
+    `auxiliary`: programs beside those of a sample, whose time and energy are in no other figure: `init` after power-up,
+    `save` and `restore` to exchange the states of sessions.
     """
 
     program: str
@@ -89,12 +107,53 @@ class SimulationReport:
     warnings: tuple[str, ...] = ()
     reloading: ReloadingFigures | None = None
     links: tuple[LinkUse, ...] = ()
+    mesh_links: MeshUse | None = None
+    power_average_w: float | None = None
+    power_peak_w: float | None = None
+    power_peak_start_ns: float | None = None
+    power_window_ns: float | None = None
+    beyond_pimsim: UncountedPower | None = None
+    tops_per_w_with_uncounted: float | None = None
+    area_mm2: float | None = None
+    tops_per_mm2: float | None = None
+    area: AreaFigures | None = None
     auxiliary: Mapping[str, AuxiliaryFigures] = field(default_factory=dict[str, AuxiliaryFigures])
 
     @property
     def crowded_links(self) -> tuple[LinkUse, ...]:
         """Links used so much that times are lower bounds, because the simulator has no contention."""
         return tuple(link for link in self.links if link.share > MOST_LINK_SHARE)
+
+
+def add_rates(
+    report: SimulationReport, time_ns: float, macs: int | None, curve: PowerCurve | None = None
+) -> SimulationReport:
+    """Returns the report with the figures that follow from energy and time: efficiencies, and average and peak power.
+
+    `time_ns`: time of a sample in the mode simulated. `macs`: None if they are not known. `curve`: power over time.
+    """
+    energy_pj = report.energy_pj or 0.0
+    effective = Efficiency.compute(macs, time_ns, energy_pj) if macs else None
+    power = find_power_figures(curve, energy_pj) if curve is not None else None
+    return replace(
+        report,
+        macs=effective.macs if effective else None,
+        tops=effective.tops if effective else None,
+        tops_per_w=effective.tops_per_w if effective else None,
+        pj_per_mac=effective.pj_per_mac if effective else None,
+        tops_per_w_with_uncounted=_efficiency_with(report.beyond_pimsim, macs, energy_pj),
+        tops_per_mm2=effective.tops / report.area_mm2 if effective and report.area_mm2 else None,
+        power_average_w=energy_pj / time_ns / 1000 if time_ns > 0 else None,
+        power_peak_w=power.peak_w if power else None,
+        power_peak_start_ns=power.peak_start_ns if power else None,
+        power_window_ns=power.window_ns if power else None,
+    )
+
+
+def _efficiency_with(beyond: UncountedPower | None, macs: int | None, energy_pj: float) -> float | None:
+    """Returns TOPS/W with the static power of the crossbars in use that the simulator does not count."""
+    total_pj = energy_pj + (beyond.crossbars_in_use.energy_pj if beyond else 0.0)
+    return OPS_PER_MAC * macs / total_pj if beyond and macs and energy_pj else None
 
 
 def to_json(report: SimulationReport) -> bytes:
@@ -142,10 +201,7 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
         rows.append(("throughput", f"{most}{rate} samples/s, one each {time_text(report.interval_ns)}"))
     if report.energy_pj is not None:
         rows.append(("energy", f"{energy_text(report.energy_pj)} a sample{_parts(report.energy_parts_pj)}"))
-    if report.tops is not None and report.tops_per_w is not None and report.pj_per_mac is not None:
-        figures = (number_text(value, 4) for value in (report.tops, report.tops_per_w, report.pj_per_mac))
-        shown = "{} TOPS, {} TOPS/W, {} pJ a MAC".format(*figures)
-        rows.append(("effective", f"{shown}  ({report.macs:,} MACs, 2 operations each)"))
+    rows += [*_power_rows(report), *_efficiency_rows(report)]
     if report.reloading is not None:
         rows += _reloading_rows(report.reloading)
     rows += [_auxiliary_row(name, figures) for name, figures in report.auxiliary.items()]
@@ -166,6 +222,46 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
     return rows
 
 
+def _power_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:
+    """Yields average and peak power, and the static power that pimsim-nn does not count."""
+    if report.power_average_w is not None:
+        peak = ""
+        if report.power_peak_w is not None and report.power_window_ns is not None:
+            at, window = time_text(report.power_peak_start_ns or 0.0), time_text(report.power_window_ns)
+            peak = f", at most {power_text(report.power_peak_w)} in {window}, at {at}"
+        yield "power", f"{power_text(report.power_average_w)} on average{peak}"
+    beyond = report.beyond_pimsim
+    if beyond is not None and beyond.whole_chip.power_w:
+        yield "not counted", uncounted_text(beyond)
+
+
+def _efficiency_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:
+    """Yields rate and energy of operations, and the area of the chip."""
+    if report.tops is not None and report.tops_per_w is not None and report.pj_per_mac is not None:
+        figures = (number_text(value, 4) for value in (report.tops, report.tops_per_w, report.pj_per_mac))
+        shown = "{} TOPS, {} TOPS/W, {} pJ a MAC".format(*figures)
+        yield "effective", f"{shown}  ({report.macs:,} MACs, 2 operations each)"
+        with_it = report.tops_per_w_with_uncounted
+        if with_it is not None and with_it != report.tops_per_w:
+            yield "", f"{number_text(with_it, 4)} TOPS/W with the static power that is not counted"
+    if report.area is not None:
+        rate = "" if report.tops_per_mm2 is None else f"; {number_text(report.tops_per_mm2, 3)} TOPS/mm2"
+        yield "area", f"{format_area(report.area)}{rate}"
+
+
+def uncounted_text(beyond: UncountedPower) -> str:
+    """Writes what pimsim-nn does not count: static power of the parts in use, and its factor to the counted energy."""
+    used = beyond.crossbars_in_use
+    parts = [_UNCOUNTED_NAMES[name] for name, watts in used.parts_w.items() if watts]
+    times = (
+        "" if beyond.times_counted is None else f" ({number_text(beyond.times_counted, 3)} times the counted energy)"
+    )
+    return (
+        f"{power_text(used.power_w)} static of {', '.join(parts) or 'parts'} in use{times}; "
+        f"{power_text(beyond.whole_chip.power_w)} on the whole chip"
+    )
+
+
 def _auxiliary_row(name: str, figures: AuxiliaryFigures) -> tuple[str, str]:
     title = {"init": "after power-up", "save": "state saved", "restore": "state restored"}[name]
     spent = f"{time_text(figures.latency_ns)}, {energy_text(figures.energy_pj)}"
@@ -173,7 +269,11 @@ def _auxiliary_row(name: str, figures: AuxiliaryFigures) -> tuple[str, str]:
 
 
 def _link_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:
-    """Yields the use of each link between chips."""
+    """Yields the use of each link between chips, and of the hottest links of the mesh."""
+    mesh = report.mesh_links
+    if mesh is not None and mesh.hottest:
+        shown = ", ".join(f"{link.link} {link.share:.2%}" for link in mesh.hottest[:3])
+        yield "hottest links", f"{shown} of the time  (mean of {mesh.links_used:,} in use {mesh.mean_share:.2%})"
     for link in report.links:
         wait = ": others would wait, which is not modelled, so no time is known" if link in report.crowded_links else ""
         a, b = link.chips
@@ -250,6 +350,14 @@ def energy_text(pj: float) -> str:
         if pj >= scale:
             return f"{pj / scale:,.6g} {unit}"
     return f"{pj:,.6g} pJ"
+
+
+def power_text(watts: float) -> str:
+    """Writes a power with three digits, in a unit in which it is easy to read: `1.5 W`."""
+    for unit, scale in (("W", 1.0), ("mW", 1e-3)):
+        if watts >= scale:
+            return f"{number_text(watts / scale, 3)} {unit}"
+    return f"{number_text(watts * 1e6, 3)} uW"
 
 
 def _line(console: LiteralConsole, text: str) -> None:

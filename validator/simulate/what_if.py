@@ -41,7 +41,7 @@ def try_faster_parts(machine: CycleModel, samples: int) -> tuple[WhatIf, ...]:
 def _run(part: str, machine: CycleModel, samples: int) -> WhatIf:
     run = cycle_model.run_cycle_model(machine)
     builtin.check_ended(machine, run)
-    interval_ns, _, _ = builtin.measure_steady_state(machine, samples, counting=False)
+    interval_ns = builtin.measure_steady_state(machine, samples, counting=False).interval_ns
     return WhatIf(part, run.last_tick * machine.period_ns, interval_ns)
 
 

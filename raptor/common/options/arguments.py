@@ -5,6 +5,7 @@ Python callers can pass any object, so nothing is assumed: `True` does not count
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import index
@@ -18,6 +19,8 @@ T = TypeVar("T")
 
 MAX_INTEGER = 2**31 - 1
 _LONGEST = 100
+_TIME = re.compile(r"(\d{1,12}(?:\.\d{1,12})?) ?(ps|ns|us|ms|s)")
+_NS = {"ps": 1e-3, "ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 _MOST_BITS = 200
 
 
@@ -85,6 +88,15 @@ def parse_finite(keyword: str, value: object, least: float) -> float:
     if not least <= number < math.inf:
         raise argument_error(keyword, value, f"a finite number, {least:g} or more")
     return number
+
+
+def parse_time_ns(keyword: str, value: object) -> float:
+    """Returns a time above 0 in ns, from a number of ns or a text with a unit: `500ns`, `1us`, `0.25ms`, `1s`."""
+    found = _TIME.fullmatch(value) if isinstance(value, str) else None
+    number = float(found[1]) * _NS[found[2]] if found else value
+    if isinstance(number, int | float) and not _is_flag(number) and 1e-3 <= number <= 1e12:
+        return float(number)
+    raise argument_error(keyword, value, "a time from 1ps to 1000s, such as 500ns, 1us or 0.25ms")
 
 
 def parse_flag(keyword: str, value: object) -> bool:

@@ -9,6 +9,7 @@ from raptor.common.options.option_texts import AUTOMATIC
 
 Objective = Literal["latency", "throughput", "energy"]
 StreamFormat = Literal["json", "pim", "both"]
+DumpFormat = Literal["text", "mlir"]
 WeightFormat = Literal["json", "npz"]
 IsaName = Literal["extended", "base"]
 ConstantsLoad = Literal["reloaded", "resident"]
@@ -22,6 +23,7 @@ SearchGoal = Literal["latency", "throughput", "energy", "writes"]
 GOAL: OneOf[SearchGoal] = OneOf("optimize", get_args(SearchGoal))
 OBJECTIVE: OneOf[Objective] = OneOf("optimize", get_args(Objective))
 STREAM_FORMAT: OneOf[StreamFormat] = OneOf("stream_format", get_args(StreamFormat))
+DUMP_FORMAT: OneOf[DumpFormat] = OneOf("dump_format", get_args(DumpFormat))
 WEIGHT_FORMAT: OneOf[WeightFormat] = OneOf("weight_format", get_args(WeightFormat))
 ISA: OneOf[IsaName] = OneOf("isa", get_args(IsaName))
 CONSTANTS_LOAD: OneOf[ConstantsLoad] = OneOf("constants_load", get_args(ConstantsLoad))

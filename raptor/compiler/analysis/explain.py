@@ -271,7 +271,7 @@ def _explain_program(folder: Path, *, faster: bool) -> tuple[MappingExplanation,
     builtin.check_ended(machine, run)
     done = _Simulated(machine, run, compute_least_work(machine), instruction_nodes.read_provenance(program, machine))
     latency_ns = run.last_tick * machine.period_ns
-    interval_ns, _, _ = builtin.measure_steady_state(machine, STREAMED_SAMPLES, counting=False)
+    interval_ns = builtin.measure_steady_state(machine, STREAMED_SAMPLES, counting=False).interval_ns
     bounds = _bounds(done, report.cores_available)
     graph, mapped, arch = _read_decision(folder, manifest)
     found = tuple(_layers(done, report, _options(graph, mapped, arch)))

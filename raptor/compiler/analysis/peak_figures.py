@@ -8,13 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from raptor.target.arch import Target
+from raptor.target.arch.chip_area import AreaFigures, compute_area
 from raptor.target.timing import back_cycles, conversion_rounds, front_cycles, local_port_ns, mvmul_bytes, mvmul_ns
 from validator.simulate.analysis.efficiency import OPS_PER_MAC
 from validator.simulate.analysis.energy import crossbar_pass_parts_pj, static_mw
+from validator.simulate.analysis.uncounted_power import compute_uncounted_power
 
 WRITING = "writing the weights into the crossbars"
 NOT_MODELLED = (
-    "area",
+    "area of wiring, pads, clock and white space",
     "contention in the network: the table has a time for each pair of cores, whoever else sends",
     "static power of crossbars, converters and network; dynamic power of dispatcher and reorder buffer",
     WRITING,
@@ -93,7 +95,9 @@ class ChipFigures:
     """Figures of a chip.
 
     `weights`: number of weights of `bits` that fit. `static_mw`: static power of all cores and of global memory, as far
-    as the simulator counts it.
+    as the simulator counts it; `uncounted_static_mw`: static power of converters, buffers and controllers, which the
+    file gives and the simulator does not count. `tops_per_w_with_uncounted`: with it, for all crossbars busy.
+    `tops_per_mm2`: for all crossbars busy; null without a known area.
     """
 
     bits: int
@@ -104,21 +108,33 @@ class ChipFigures:
     cells: int
     weights: int
     static_mw: float
+    uncounted_static_mw: float
+    tops_per_w_with_uncounted: float | None
+    area: AreaFigures
+    tops_per_mm2: float | None
     not_modelled: tuple[str, ...] = NOT_MODELLED
 
 
 def compute_chip_figures(arch: Target) -> ChipFigures:
     """Returns the figures of a chip for operands of the target's element width."""
     crossbars = arch.core_count * arch.xbars_per_core
+    peak, area = _peaks(arch), compute_area(arch)
+    busy = peak.crossbars
+    uncounted_mw = compute_uncounted_power(arch, 0, 0, 0.0, None).whole_chip.power_w * 1000
+    whole_mw = busy.power_mw + uncounted_mw
     return ChipFigures(
         bits=arch.element_bits,
         product=compute_product(arch),
-        peak=_peaks(arch),
+        peak=peak,
         rob_size=arch.rob_size,
         crossbars=crossbars,
         cells=crossbars * arch.xbar_rows * arch.xbar_cols,
         weights=crossbars * arch.xbar_rows * arch.outputs_per_xbar,
         static_mw=static_mw(arch, arch.core_count),
+        uncounted_static_mw=uncounted_mw,
+        tops_per_w_with_uncounted=busy.tops / whole_mw * 1000 if busy.tops_per_w is not None else None,
+        area=area,
+        tops_per_mm2=busy.tops / area.area_mm2 if area.area_mm2 else None,
     )
 
 

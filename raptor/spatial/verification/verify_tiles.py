@@ -7,7 +7,7 @@ import numpy as np
 
 from raptor.common.errors import VerifyError
 from raptor.graph.ir import Filter
-from raptor.graph.window import cached_input_pixels
+from raptor.graph.window import Window, cached_input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.modes.line_unfolding import LineMatrix
 from raptor.spatial.compute_op import BodyOp, Compute
@@ -113,11 +113,22 @@ def _check_reductions(graph: SpatialGraph, by_line: Container[str], copies: Copy
     first = 0
     for compute in graph.computes:
         if compute.matrices and compute.layer not in by_line:
+            _check_windows(compute, graph.filters[compute.layer])
             _collect_products(compute, sums, first, copies)
         first += len(compute.body)
     for name, use in graph.filter_of.items():
         if use.key not in by_line:
             _check_reduction(graph.filters[use.key], graph.tensors[name], sums)
+
+
+def _check_windows(compute: Compute, operator: Filter) -> None:
+    """Checks that products of whole tiles have the window and the relu of their layer. Tables are of parts of it."""
+    for op in compute.body:
+        if not isinstance(op, ApplyFilters):
+            continue
+        other = op.window is not operator.window and isinstance(op.window, Window) and op.window != operator.window
+        if other or op.relu != operator.relu:
+            raise VerifyError(f"spatial: {compute.node}: {op.result} has another window or relu than its layer")
 
 
 def _check_used(graph: SpatialGraph, flow: Dataflow) -> None:

@@ -1,11 +1,23 @@
 """Verifier of element types: each SpatialIR operation combines types as the corresponding operator of the Graph may."""
 
+from typing import Any
+
 from raptor.common.errors import VerifyError
 from raptor.graph.element_types import Signature, find_type_fault
-from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.ir import Copy, SpatialGraph, TakeRows
-from raptor.spatial.operations import ApplyFilters, ApplyLine, Dot, Gather, Move, Overlap, Pool, Stencil, Vector
+from raptor.spatial.operations import (
+    ApplyFilters,
+    ApplyLine,
+    Dot,
+    Gather,
+    Move,
+    OneResult,
+    Overlap,
+    Pool,
+    Stencil,
+    Vector,
+)
 from raptor.target.chip_elements import MODELLED_FLOAT
 
 _SIGNATURES: dict[type[object], Signature] = {
@@ -30,12 +42,13 @@ _SIGNATURES: dict[type[object], Signature] = {
 def verify_types(graph: SpatialGraph) -> None:
     """Raises `VerifyError` for an operation whose element types do not match."""
     for op, compute in graph.dataflow.forms:
-        fault = _fault(op)
+        fault = find_operation_fault(op)
         if fault:
             raise VerifyError(f"spatial: {compute.node}: {op.result}: {fault}")
 
 
-def _fault(op: BodyOp) -> str | None:
+def find_operation_fault(op: OneResult[Any]) -> str | None:
+    """Returns which element types of an operation do not match; None if all do."""
     types = [operand.element for operand in (op.ids if isinstance(op, TakeRows) else op.operands)]
     if op.result.element is MODELLED_FLOAT and all(element is MODELLED_FLOAT for element in types):
         return None

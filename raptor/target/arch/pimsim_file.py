@@ -5,7 +5,7 @@ Each table below pairs the fields of a section of the file with the fields of a 
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,11 +14,13 @@ from pydantic import BaseModel
 
 from raptor.common.errors import UserError
 from raptor.common.files import file_access
+from raptor.target.arch.area_table import AreaPart, AreaTable
 from raptor.target.arch.flit_cost_table import FlitCostTable
 from raptor.target.arch.pimsim_schema import (
     ARCH_LIMIT_BYTES,
     NETWORK_FILE,
     ArchFile,
+    AreaConfig,
     ChipConfig,
     CoreConfig,
     MatrixConfig,
@@ -207,8 +209,28 @@ class ChipDescription:
             widths=Widths(element_bits, element_bits, element_bits),
             simulator=_read(SimulatorSettings, _SIMULATOR, sim, is_latency_mode=sim.sim_mode == 1),
             interface=self.file.interface,
+            area=None if self.file.area is None else _area(self.file.area),
             notes=self.notes,
         )
+
+
+def _area(area: AreaConfig) -> AreaTable:
+    """Returns the table of areas. A part without a range has its area as both ends."""
+    parts = tuple(
+        AreaPart(
+            name=part.name,
+            level=part.level,
+            count=part.count,
+            um2=part.um2,
+            low_um2=part.um2 if part.low_um2 is None else part.low_um2,
+            high_um2=part.um2 if part.high_um2 is None else part.high_um2,
+            kind=part.kind,
+            source=part.source,
+        )
+        for part in area.parts
+    )
+    sizes = area.model_dump(exclude={"parts"})
+    return AreaTable(**sizes, parts=parts)
 
 
 def _read(record: Callable[..., T], names: FieldNames, section: BaseModel, **others: object) -> T:
@@ -264,6 +286,8 @@ def _file(target: Target) -> ArchFile:
     }
     sim = _written(_SIMULATOR, target.simulator) | {"sim_mode": int(target.simulator.is_latency_mode)}
     sections = {"chip_config": chip, "sim_config": sim, "chips": chips, "interface": target.interface}
+    if target.area is not None:
+        sections["area"] = asdict(target.area)
     return ArchFile.model_validate(sections)
 
 

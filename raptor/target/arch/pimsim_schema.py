@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from raptor.common.files.schema_types import is_none
+from raptor.target.arch.area_table import AreaKind, AreaLevel
 
 GLOBAL_MEMORY_ID = -10
 NETWORK_FILE = "network.json"
@@ -168,6 +169,41 @@ class ChipsConfig(_Schema):
     link_pj: Power = Field(description="pJ of a flit over a link")
 
 
+Area = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class AreaPartConfig(_Schema):
+    """A part of the chip with its area. A part whose area is not known has none, and then the chip has none."""
+
+    name: Text = Field(description="what it is")
+    level: AreaLevel = Field(description="whether `count` is for each crossbar, each core or the chip")
+    count: Annotated[float, Field(gt=0, le=1e9)] = Field(default=1, description="parts; below 1 for a shared one")
+    um2: Area | None = Field(default=None, description="um2 of one part; null: not known")
+    low_um2: Area | None = Field(default=None, description="least um2; null: as um2")
+    high_um2: Area | None = Field(default=None, description="most um2; null: as um2")
+    kind: AreaKind = Field(
+        description="MEASURED on silicon, PUBLISHED (the model of a paper), MODELLED by a tool, or ASSUMED"
+    )
+    source: Text = Field(description="where the number can be looked up")
+
+
+class AreaConfig(_Schema):
+    """Areas of the chip. The simulator ignores this section.
+
+    The sizes say for which chip the areas are; a chip of another size has no known area. A size that is left out may
+    have any value.
+    """
+
+    node_nm: Annotated[float, Field(ge=1, le=1000)] = Field(description="process node")
+    cores: Positive | None = Field(default=None, description="cores of a chip")
+    xbars_per_core: Positive | None = Field(default=None, description="xbar_array_count")
+    xbar_size: tuple[Positive, Positive] | None = Field(default=None, description="rows, columns of a crossbar")
+    adc_count: Positive | None = Field(default=None, description="ADCs a crossbar")
+    adc_bits: Positive | None = Field(default=None, description="adc_resolution")
+    parts: Annotated[tuple[AreaPartConfig, ...], Field(min_length=1, max_length=200)] = Field(description="the parts")
+
+
 Interface = Literal["core", "crossbar", "wordline"]
 
 
@@ -177,6 +213,7 @@ class ArchFile(_Schema):
     chip_config: ChipConfig = Field(description="the hardware")
     sim_config: SimConfig = Field(default=SimConfig(), description="the simulation")
     chips: ChipsConfig | None = Field(default=None, exclude_if=is_none, description="left out for one chip")
+    area: AreaConfig | None = Field(default=None, exclude_if=is_none, description="left out if no areas are known")
     interface: Interface | None = Field(
         default=None,
         exclude_if=is_none,

@@ -51,6 +51,8 @@ PRESET_SOURCES: dict[str, PresetSource] = {
             "Shafiee et al., ISAAC, ISCA 2016, table of components, second-hand: 100 ns a read, ADC 16 mW for 8, "
             "arrays 2.4 mW for 8, DACs 4 mW for 1024, shift-and-add 0.2 mW for 4, eDRAM 64 kB of 20.7 mW, "
             "output register 0.23 mW",
+            "power of a DAC: 128 times the paper's, which is for the 100 ns of a read; the simulator multiplies it by "
+            "the 0.78125 ns of dac_latency_cycle",
         ),
         (
             "power of sample-and-hold",
@@ -67,6 +69,7 @@ PRESET_SOURCES: dict[str, PresetSource] = {
             _TABLE + " (cores, crossbars, size)",
             "puma-simulator (commit a206f75): 1 ns cycle, 128 ns a crossbar read at 0.3 mW, 8-bit ADC of 1.8 mW and "
             "0.2 mW static, 1-bit DAC of 0.0035 mW, 64 kB eDRAM; a product of 16 bits takes 2304 ns in the paper",
+            "power of a DAC: 128 times the source's, which is for a read of 128 ns; the simulator takes it for 1 ns",
         ),
         (
             "how the 2304 ns are made up: 1 ADC a crossbar, one column a ns, no output buffer cycle give 2209 ns",

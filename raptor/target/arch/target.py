@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
+from raptor.target.arch.area_table import AreaTable
 from raptor.target.arch.flit_cost_table import FlitCostTable
 from raptor.target.arch.pimsim_schema import Interface
 from raptor.target.chip_elements import ElementType, bytes_of
@@ -196,8 +197,8 @@ class Target:
     """The hardware to compile for: equal cores on `chips` chips, one global memory, one network.
 
     `core_count`: cores of all chips. `interface`: smallest unit of work that a program can request from crossbars; None
-    (not given by the source) means `crossbar`. `notes`: changes that the user's options made necessary. `places`: the
-    cores that a program may use; None for all.
+    (not given by the source) means `crossbar`. `area`: areas of the parts, if the source has them. `notes`: changes
+    that the user's options made necessary. `places`: the cores that a program may use; None for all.
     """
 
     core_count: int
@@ -208,6 +209,7 @@ class Target:
     widths: Widths
     simulator: SimulatorSettings
     interface: Interface | None = None
+    area: AreaTable | None = None
     notes: tuple[str, ...] = ()
     places: tuple[int, ...] | None = None
     _hash: int = field(init=False, repr=False, compare=False)

@@ -182,12 +182,19 @@ def compile_command(model: ModelArgument, options: CompileKeywords, output: Outp
             file_access.check_file_replaceable(flag_name(name), Path(file), force=output.force)
     if output.verbose and output.quiet:
         raise UserError("--verbose: not with --quiet")
+    passes: Any = {}
+    if output.from_mlir is not None:
+        from raptor.mlir.program_file import ProgramFile
+
+        program_file = ProgramFile.read(output.from_mlir)
+        passes = {program_file.after: program_file}
     keep = nullcontext() if stop_after else outputs.reserve_folder(folder, force=output.force)
     shown = compile_view.show_progress(quiet=output.quiet or stop_after is not None, verbose=output.verbose)
     # What is shown or written before the end is checked before.
-    at_once = stop_after or dump_ir or any(emitted.values())
+    at_once = stop_after or dump_ir or passes or any(emitted.values())
     with keep, shown as started, nullcontext() if at_once else BackgroundChecks() as beside:
-        driver = Driver(dump=dump_ir, stop_after=stop_after, started=started, beside=beside)
+        forms: Any = {"dump": dump_ir, "dump_format": output.dump_format, "passes": passes}
+        driver = Driver(**forms, stop_after=stop_after, started=started, beside=beside)
         try:
             program = raptor.compile(model, driver=driver, **options)
         except StoppedAfterPass as stopped:
@@ -195,7 +202,7 @@ def compile_command(model: ModelArgument, options: CompileKeywords, output: Outp
             return
         with CheckedThreadPool(1) as pool:
             findings = pool.submit(program.check)
-            forms: Any = {"stream_format": output.stream_format, "weight_format": output.weight_format}
+            forms = {"stream_format": output.stream_format, "weight_format": output.weight_format}
             driver.timed("write", program.save, folder, **forms, force=output.force)
             found = driver.timed("check", findings.result)
     if not output.quiet:

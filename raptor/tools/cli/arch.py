@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from raptor.common.errors import UserError
+from raptor.common.options.option_conflicts import is_on_command_line, refuse_options
 from raptor.options import CoreKeywords
 from raptor.tools.cli import shell_completion
 from raptor.tools.cli.option_parameters import QuietOption, expand_options
@@ -94,7 +96,10 @@ def device_command(
 @partial(expand_options, shows_defaults=False)
 def new_command(
     *,
-    output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")] = Path("arch.json"),
+    context: typer.Context,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File to write; with --components, a folder.")] = Path(
+        "arch.json"
+    ),
     base: Annotated[
         str,
         typer.Option(
@@ -104,19 +109,38 @@ def new_command(
             autocompletion=shell_completion.presets,
         ),
     ] = "bench",
+    components: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|example", help="Build the chip from its components.", show_default=False),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PART.NAME=VALUE", help="Another value of a component.", show_default=False),
+    ] = None,
     sizes: CoreKeywords,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Write an architecture file and, beside it, a network table complete for every pair of cores.
 
-    The table of chip.json is chip.network.json, so that several chips live in one directory.
+    The table of chip.json is chip.network.json, so that several chips live in one directory. With --components the
+    folder gets arch.json, its table, and device.json if the file names a device.
 
     Example: raptor arch new -o chip.json --from isaac --cores 64
     """
     from raptor.target import arch as architectures
-    from raptor.tools.cli.arch_view import write_architecture
+    from raptor.tools.cli.arch_view import write_architecture, write_components
 
+    if components is not None:
+        if sizes or is_on_command_line(context, "base"):
+            raise UserError("--components: the file has all sizes; change one with --set PART.NAME=VALUE")
+        if not is_on_command_line(context, "output"):
+            raise UserError("--components: say where the chip goes, with -o FOLDER")
+        lines = write_components(components, changes or (), output, force=force)
+        if not quiet:
+            print("\n".join(lines))
+        return
+    refuse_options(context, {"changes"}, "only with --components")
     chip, written = write_architecture(architectures.describe_chip(base, **sizes), output, force=force)
     if quiet:
         return

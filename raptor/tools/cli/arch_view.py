@@ -1,6 +1,6 @@
 """Prints and writes architectures for `raptor arch`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +21,11 @@ from raptor.target.arch import (
     ChipDescription,
     Target,
 )
-from raptor.target.arch.pimsim_schema import ArchFile, field_model
+from raptor.target.arch.area_table import AreaTable
+from raptor.target.arch.chip_area import format_area
+from raptor.target.arch.pimsim_schema import ArchFile, AreaConfig, field_model
+from raptor.target.components.chip_folder import write_chip_folder
+from raptor.target.components.component_file import read_component_file
 from raptor.target.device_file import device_presets, load_device
 from validator.simulate.simulation_report import energy_text, time_text
 
@@ -68,10 +72,25 @@ def show_architecture(name: str, *, json: bool, bits: int = 8) -> None:
     _add_fields(table, description.file, "")
     console.print()
     console.print(table)
+    if chip.area is not None:
+        console.print(_area_table(chip.area))
+        for line in dict.fromkeys(part.source for part in chip.area.parts):
+            console.print(f"area: {line}", soft_wrap=True)
     if source := PRESET_SOURCES.get(name):
         for title, lines in (("", (source.summary,)), ("source: ", source.source), ("not known: ", source.unknown)):
             for line in lines:
                 console.print(f"{title}{line}", soft_wrap=True)
+
+
+def _area_table(area: AreaTable) -> Table:
+    """Returns a table of the areas of one part each."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("part", "count", "um2 of one", "from", "to", "kind"):
+        table.add_column(column, justify="left" if column in ("part", "kind") else "right", no_wrap=True)
+    for part in area.parts:
+        sizes = ("not known" if um2 is None else f"{um2:,.4g}" for um2 in (part.um2, part.low_um2, part.high_um2))
+        table.add_row(part.name, f"{part.count:g} a {part.level}", *sizes, part.kind)
+    return table
 
 
 def show_figures(found: ChipFigures, console: LiteralConsole) -> None:
@@ -124,6 +143,15 @@ def format_chip_figures(found: ChipFigures) -> Iterator[tuple[str, str]]:
     if peak.crossbars.tops_per_w is None:
         yield "TOPS/W", "not known: the file has no power of crossbars and converters"
     yield "static power", f"{found.static_mw:,.6g} mW, cores and global memory, as far as it is counted"
+    if found.uncounted_static_mw:
+        rate = found.tops_per_w_with_uncounted
+        with_it = "" if rate is None else f"; with it {rate:,.4g} TOPS/W"
+        yield "", f"{found.uncounted_static_mw:,.6g} mW more of converters and buffers is not counted{with_it}"
+    per_area = "" if found.tops_per_mm2 is None else f"; {found.tops_per_mm2:,.3g} TOPS/mm2 of {found.bits} bits"
+    yield "area", f"{format_area(found.area)}{per_area}"
+    largest = sorted(found.area.parts_mm2.items(), key=lambda part: -part[1])
+    if len(largest) > 1:
+        yield "", ", ".join(f"{name} {mm2:.3g}" for name, mm2 in largest[:6])
     for k, what in enumerate(found.not_modelled):
         yield "not modelled" if k == 0 else "", what
 
@@ -219,6 +247,21 @@ def write_architecture(chip: ChipDescription, output: Path, *, force: bool = Fal
     return target, table
 
 
+def write_components(source: str, changes: Sequence[str], folder: Path, *, force: bool = False) -> list[str]:
+    """Writes the chip of a component file to a folder: architecture, network table and device. Returns a description.
+
+    Raises `UserError` for a file that is wrong, and for files in the folder that would be replaced without `force`.
+    """
+    parts = read_component_file(source, changes)
+    target, names = write_chip_folder(parts, folder, force=force)
+    found = compute_chip_figures(target)
+    return [
+        f"{folder}: {', '.join(names)}: {target.core_count} cores, {target.xbars_per_core} crossbars a core",
+        f"a product takes {time_text(_short(found.product.time_ns))}, {_energy(found.product.energy_pj)}",
+        f"area {format_area(found.area)}",
+    ]
+
+
 def _with_table(file: ArchFile, name: str) -> ArchFile:
     """Returns the file with `name` as the path of its network table."""
     network = file.chip_config.network_config.model_copy(update={"net_config_file_path": name})
@@ -244,4 +287,6 @@ def _add_fields(table: Table, value: BaseModel, indent: str) -> None:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, AreaConfig):
+        return f"{len(value.parts)} parts"
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)  # pyright: ignore[reportUnknownArgumentType]

@@ -23,6 +23,10 @@ def report_command(
         list[Path] | None,
         typer.Option(metavar="FILE.json", help="What raptor accuracy --json has written. Repeatable."),
     ] = None,
+    annotate: Annotated[
+        Path | None,
+        typer.Option("--annotate", metavar="FILE.onnx", help="Also write the model with the figures of each node."),
+    ] = None,
     json: Annotated[Path | None, typer.Option("--json", help="File for its numbers; - for the terminal.")] = None,
     open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
@@ -43,6 +47,10 @@ def report_command(
     found = gather_facts(out, arch, validate=validate, accuracies=[read_report(file) for file in accuracy or ()])
     if json is not None:
         file_access.print_or_write("--json", json, report_json(found))
+    if annotate is not None:
+        from raptor.tools.reporting.annotated_model import annotate_model
+
+        file_access.write_atomic("--annotate", annotate, annotate_model(out, found).SerializeToString())
     page = output or (Path("report.html") if json is None or open_ else None)
     if page is None:
         return

@@ -37,7 +37,8 @@ class LayerNumbers:
 class ProgramNumbers:
     """Numbers on the report page of a program; null if unknown. Units are in the names of `figures`.
 
-    `segments` and `host_nodes` are empty for a program that runs on the chip alone.
+    `power_window_ns`: window of the peak power in `figures`. `segments` and `host_nodes` are empty for a program
+    that runs on the chip alone.
     """
 
     program: str
@@ -47,6 +48,7 @@ class ProgramNumbers:
     options: Mapping[str, Any] | None
     verdict: str | None
     figures: Mapping[str, float | None]
+    power_window_ns: float | None
     layers_are: str
     layers: tuple[LayerNumbers, ...]
     segments: tuple[files.SegmentFile, ...]
@@ -146,6 +148,7 @@ def _output(facts: ProgramFacts) -> dict[str, Any]:
         "options": facts.manifest.options if facts.manifest else None,
         "verdict": facts.verdict.verdict if facts.verdict else None,
         "figures": {f.key: f.value for f in key_figures.list_key_figures(facts)},
+        "power_window_ns": facts.profile.power.alone.window_ns if facts.profile.power else None,
         "layers_are": facts.profile.part_kind,
         "layers": tuple(LayerNumbers(layer.name, layer.counted, layer.noted) for layer in facts.layers),
         "segments": facts.segments.segments if facts.segments else (),

@@ -9,12 +9,19 @@ from raptor.compiler.analysis.peak_figures import NOT_MODELLED as NOT_MODELLED_O
 from raptor.compiler.analysis.peak_figures import WRITING
 from raptor.output import files
 from raptor.target.arch import Target
+from raptor.target.arch.chip_area import compute_area, format_area
 from raptor.tools.reporting import number_texts, rounds_section
 from raptor.tools.reporting.key_figure import KeyFigure
 from raptor.tools.reporting.program_facts import LayerFacts, ProgramFacts
 from validator.profile.profile_results import GLOBAL_MEMORY, Profile, SampleEstimate
 from validator.simulate.analysis.efficiency import Efficiency
-from validator.simulate.simulation_report import energy_text, number_text, time_text
+from validator.simulate.simulation_report import (
+    energy_text,
+    number_text,
+    power_text,
+    time_text,
+    uncounted_text,
+)
 
 NOT_MODELLED = (
     *NOT_MODELLED_OF_CHIPS,
@@ -36,7 +43,28 @@ def list_key_figures(facts: ProgramFacts) -> list[KeyFigure]:
     """
     profile = facts.profile
     reloaded = rounds_section.list_round_figures(profile.reloading) if profile.reloading else ()
-    return [*_estimates(profile), *reloaded, *_efficiency(facts), *_resources(facts), *_traffic(profile)]
+    return [
+        *_estimates(profile),
+        *reloaded,
+        *_efficiency(facts),
+        *_power(profile),
+        *_area(facts),
+        *_resources(facts),
+        *_traffic(profile),
+    ]
+
+
+def _area(facts: ProgramFacts) -> Iterator[KeyFigure]:
+    """Yields the area of the chip, and the effective rate by it when samples are streamed."""
+    chip, known = facts.profile.chip, facts.profile.estimate
+    area = compute_area(chip) if chip else None
+    mm2 = area.area_mm2 if area else None
+    note = format_area(area) if area else "there is no architecture"
+    yield KeyFigure("area", mm2, _maybe(mm2, lambda value: f"{value:.3g} mm2"), note, "mm2")
+    macs = facts.report.macs if facts.report else None
+    rate = Efficiency.compute(macs, known.interval_ns, sum(known.interval_energy_pj.values())) if known else None
+    value = rate.tops / mm2 if rate and mm2 else None
+    yield KeyFigure("TOPS/mm2", value, _maybe(value, _four_digits), "effective TOPS of the whole chip, when streaming")
 
 
 def _resources(facts: ProgramFacts) -> Iterator[KeyFigure]:
@@ -93,6 +121,29 @@ def _estimates(profile: Profile) -> Iterator[KeyFigure]:
         total = sum(parts.values()) if parts else None
         note = f"{by}; {_shares(parts)}" if parts else known.no_interval
         yield KeyFigure(label, total, _maybe(total, energy_text), note, "pJ")
+
+
+def _power(profile: Profile) -> Iterator[KeyFigure]:
+    """Yields average and peak power, of one sample and when streaming, and the static power that is not counted."""
+    known, found = profile.estimate, profile.power
+    if known is None:
+        return
+    when = (
+        ("", known.latency_ns, known.energy_pj, found.alone if found else None),
+        (" when streaming", known.interval_ns, known.interval_energy_pj, found.streaming if found else None),
+    )
+    for more, ns, parts, figures in when:
+        average = sum(parts.values()) / ns / 1000 if ns else None
+        yield KeyFigure(f"power average{more}", average, _maybe(average, power_text), "energy by time", "W")
+        note = "not known for segments, which have no common time"
+        if figures is not None:
+            at = time_text(float(f"{figures.peak_start_ns:.4g}"))
+            note = f"highest mean of {time_text(figures.window_ns)}, which begins at {at}"
+        peak = figures.peak_w if figures is not None else None
+        yield KeyFigure(f"power peak{more}", peak, _maybe(peak, power_text), note, "W")
+    if found is not None:
+        watts = found.uncounted.crossbars_in_use.power_w
+        yield KeyFigure("static power not counted", watts, power_text(watts), uncounted_text(found.uncounted), "W")
 
 
 def _batch_rate(known: SampleEstimate) -> KeyFigure:

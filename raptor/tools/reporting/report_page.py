@@ -11,6 +11,7 @@ from raptor.tools.reporting import (
     chip_figures,
     key_figures,
     number_texts,
+    power_figures,
     report_tables,
     rounds_section,
     time_figures,
@@ -19,7 +20,7 @@ from raptor.tools.reporting.plot_parts import PlotFigure
 from raptor.tools.reporting.program_facts import ProgramFacts
 from validator.checks import RULES
 from validator.checks.findings_output import summarise_findings as count_findings
-from validator.simulate.simulation_report import time_text
+from validator.simulate.simulation_report import time_text, uncounted_text
 
 
 def render_report(facts: ProgramFacts) -> str:
@@ -46,6 +47,8 @@ def render_report(facts: ProgramFacts) -> str:
         accuracy_layers=accuracy_section.make_noise_table(facts) if facts.accuracies else None,
         sweeps=[f.id for f in figures if f.id.startswith("accuracy-")],
         layers=report_tables.make_layer_table(facts),
+        uncounted=uncounted_text(profile.power.uncounted) if profile.power else "",
+        links=report_tables.make_link_table(profile.power.mesh) if profile.power and profile.power.mesh else None,
         flows=report_tables.make_flow_table(facts),
         most_flows=report_tables.MAX_FLOWS,
         findings=report_tables.make_finding_table(facts),
@@ -87,6 +90,8 @@ def _figures(facts: ProgramFacts) -> list[PlotFigure]:
             time_figures.draw_chip_load(profile, profile.timeline),
             time_figures.draw_timeline(profile, profile.timeline),
         ]
+    if profile.power is not None:
+        figures += [power_figures.draw_power(profile.power), power_figures.draw_core_power(profile.power)]
     if profile.local_memory is not None:
         figures.append(time_figures.draw_memory(profile, profile.local_memory))
     if profile.crossbars is not None and len(profile.crossbars.fill):

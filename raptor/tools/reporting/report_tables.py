@@ -8,6 +8,7 @@ from raptor.tools.reporting import number_texts
 from raptor.tools.reporting.program_facts import LayerFacts, ProgramFacts
 from validator.checks.findings_output import describe_place
 from validator.profile.profile_results import GLOBAL_MEMORY, MessageFlow
+from validator.simulate.analysis.mesh_use import MeshUse
 from validator.simulate.simulation_report import energy_text, time_text
 
 MAX_FLOWS = 200
@@ -234,6 +235,20 @@ def make_flow_table(facts: ProgramFacts) -> ReportTable:
     )
     largest = sorted(facts.profile.traffic, key=lambda f: (-f.bytes, f.source, f.to))[:MAX_FLOWS]
     return ReportTable("flows", columns, tuple(map(_flow_row, largest)), folds=True)
+
+
+def make_link_table(mesh: MeshUse) -> ReportTable:
+    """Returns a table of the links of the mesh that are used most, with the mean of the links in use below."""
+    columns = (ReportColumn("link", number=False), ReportColumn("flits", "of a sample"), ReportColumn("busy"))
+    rows = tuple(
+        (ReportCell(link.link, link.link), _number(round(link.flits)), _busy_cell(link.share)) for link in mesh.hottest
+    )
+    mean = (ReportCell(f"mean of {mesh.links_used:,} in use", ""), _NONE, _busy_cell(mesh.mean_share))
+    return ReportTable("links", columns, rows, (mean,))
+
+
+def _busy_cell(share: float) -> ReportCell:
+    return ReportCell(f"{share:.2%}", share, min(share, 1.0))
 
 
 def _flow_row(flow: MessageFlow) -> tuple[ReportCell, ...]:

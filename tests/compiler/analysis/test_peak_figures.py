@@ -162,5 +162,5 @@ def test_arch_show_as_json() -> None:
     assert derived["product"]["time_ns"] == product.time_ns
     assert derived["product"]["parts"]["ADC"]["energy_pj"] == product.parts["ADC"].energy_pj
     assert derived["bits"] == 4
-    assert derived["not_modelled"][0] == "area"
+    assert derived["not_modelled"][0] == "area of wiring, pads, clock and white space"
     assert ArchFile.model_validate(found["file"]) == architectures.describe_chip("isaac").file

@@ -24,6 +24,7 @@ from raptor.tools.explore.evaluation.trial_outcomes import StudyTrial, combine_r
 from raptor.tools.explore.point_sampling import PointProposer
 from raptor.tools.explore.results import result_tables
 from raptor.tools.explore.results.pareto_front import pareto_front
+from raptor.tools.explore.study.metrics import parse_limit
 from raptor.tools.explore.study.search_space import ParameterValue
 from raptor.tools.explore.study.study_file import Study, read_study
 from raptor.tools.explore.study_database import RESULTS_TABLE, StudyDatabase
@@ -419,3 +420,22 @@ def test_a_file_that_changed_is_evaluated_again(tmp_path: Path):
         path.write_text(path.read_text().replace('name = "small"', f'name = "{name}"'))
         figures.append(run_study(read_study(path))[0].figures["latency_ns"])
     assert figures[0] > figures[1]
+
+
+def test_area_and_peak_power_are_those_of_the_program(tmp_path: Path):
+    """The figures of a study are those of `simulate`; a chip without areas has none."""
+    path = str(model(tmp_path / "m.onnx"))
+    found = evaluate_job(EvaluationJob(path, {"arch": "isaac", "cores": 4}, is_steady=False, needs_power=True)).figures
+    report = raptor.compile(path, arch="isaac", cores=4).simulate()
+    assert found["area_mm2"] == report.area_mm2 == pytest.approx(4 * 0.37229 + 22.88)
+    assert found["power_peak_w"] == pytest.approx(report.power_peak_w, rel=1e-12)
+    other = evaluate_job(EvaluationJob(path, {"arch": "isaac", "cores": 4, "xbar": 64}, is_steady=False)).figures
+    assert "area_mm2" not in other
+    assert "power_peak_w" not in other
+
+
+@pytest.mark.parametrize(
+    ("metric", "limit", "bound"), [("area_mm2", "<= 0.5 cm2", 50.0), ("power_peak_w", "<= 500 mW", 0.5)]
+)
+def test_limits_of_area_and_power(metric: str, limit: str, bound: float):
+    assert parse_limit(metric, limit).bound == pytest.approx(bound)

@@ -1,14 +1,18 @@
 """Figures and tables of the pages, as data: without a browser."""
 
+import numpy as np
 import pytest
 
 import raptor
 from raptor.tools.reporting.chip_figures import draw_layer_times
+from raptor.tools.reporting.key_figures import list_key_figures
 from raptor.tools.reporting.plot_parts import make_core_axis, round_ticks
+from raptor.tools.reporting.power_figures import draw_core_power, draw_power
 from raptor.tools.reporting.program_comparison import _layer_table, _timed_layers
 from raptor.tools.reporting.program_facts import ProgramFacts, gather_facts
-from raptor.tools.reporting.report_tables import FOLDED_ROWS, make_flow_table, make_layer_table
+from raptor.tools.reporting.report_tables import FOLDED_ROWS, make_flow_table, make_layer_table, make_link_table
 from tests.tiny_models import make_model, node, random
+from validator.simulate import builtin
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +83,32 @@ def test_every_core_is_named_while_there_is_room(count: int, named: int) -> None
     axis = make_core_axis(cores)
     assert len(axis["tickvals"]) == named
     assert axis["tickvals"][:2] == ["5", str(cores[-(-count // 64)])]
+
+
+def test_power_is_drawn_as_it_was_counted(outs: list[ProgramFacts]) -> None:
+    found = outs[0].profile.power
+    assert found is not None
+    curve = draw_power(found)
+    ends = np.array(curve.data[0]["x"])
+    watts = np.array([trace["y"] for trace in curve.data])
+    energy = (np.diff(ends) * watts[:, :-1].sum(axis=0)).sum()
+    estimate = outs[0].profile.estimate
+    assert estimate is not None
+    assert energy / ends[-1] == pytest.approx(sum(estimate.energy_pj.values()) / estimate.latency_ns / 1000, rel=1e-4)
+    cores = draw_core_power(found).data[0]
+    assert cores["y"] == [str(core) for core in found.cores]
+    without_work = 36 - len(found.cores) + 1  # cores and global memory, with a static mW each
+    assert found.core_watts.sum(axis=0) == pytest.approx(found.by_part.watts.sum(axis=0) - 1e-3 * without_work)
+    figures = {figure.key: figure.value for figure in list_key_figures(outs[0])}
+    assert figures["power_peak_w"] == found.alone.peak_w
+    assert figures["power_average_w"] == pytest.approx(found.alone.average_w)
+
+
+def test_links_are_those_of_the_simulation(outs: list[ProgramFacts]) -> None:
+    found = outs[0].profile.power
+    assert found is not None
+    assert found.mesh is not None
+    steady = builtin.simulate(outs[0].profile.program, mode="throughput").mesh_links
+    assert found.mesh == steady
+    table = make_link_table(found.mesh)
+    assert [row[0].value for row in table.rows] == [link.link for link in found.mesh.hottest]

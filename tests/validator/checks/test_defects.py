@@ -493,6 +493,22 @@ def uneven_adcs(seed: Seed) -> None:
     seed.matrix()["adc_count"] = 100
 
 
+@defect("arch-dac-energy")
+def nearly_free_dacs(seed: Seed) -> None:
+    seed.matrix().update({"dac_dynamic_power": 0.0001, "dac_latency_cycle": 1, "xbar_latency": 1000})
+
+
+@defect("arch-adc-energy")
+def dear_adcs(seed: Seed) -> None:
+    seed.matrix().update({"adc_dynamic_power": 1e4, "adc_latency_cycle": 10, "adc_resolution": 8})
+
+
+@defect("arch-area")
+def areas_of_another_chip(seed: Seed) -> None:
+    part = {"name": "all", "level": "chip", "um2": 1e6, "kind": "ASSUMED", "source": "none"}
+    seed.arch["area"] = {"node_nm": 32, "adc_bits": 3, "parts": [part]}
+
+
 @defect("arch-memory-switch")
 def two_switches(seed: Seed) -> None:
     seed.core()["global_memory_switch_id"] = -11

@@ -121,7 +121,7 @@ def test_tracks_of_the_trace(program: Path, tmp_path: Path):
     events: list[dict[str, Any]] = json.loads(file.read_bytes())["traceEvents"]
     cores = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     tracks = [(e["pid"], e["args"]["name"]) for e in events if e["name"] == "thread_name"]
-    assert cores == {0: "core 0", 1: "core 1"}
+    assert cores == {0: "core 0", 1: "core 1", 2: "chip"}
     assert sorted(tracks) == [(0, "matrix"), (0, "transfer"), (0, "vector"), (1, "matrix"), (1, "transfer")]
     assert {(e["pid"], e["name"]) for e in events if e["ph"] == "X"} == {
         (0, "conv: apply filters (mvmul)"),

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from raptor.target.arch.chip_area import list_differences
+from raptor.target.components.adc_model import estimate_adc
 from validator.checks.findings import RuleHit, RuleTopic, Severity
 from validator.checks.rule_registry import register_rule
 from validator.checks.rule_subject import ArchitectureFile, CheckSubject
@@ -14,6 +16,10 @@ TOPIC = RuleTopic.ARCHITECTURE
 
 _DEFAULT_TIMEOUT_MS = 60000
 _ABORTING_LEVEL = 2
+_LEAST_DAC_PJ, _SHORT = 0.05, 10
+"""Energy of a row below which a DAC is suspect, if it is charged for less than a tenth of a read."""
+_ADC_RANGE = (0.16, 47.0)
+_USUAL_NODE_NM = 32.0
 
 # Effect in the simulator of a value that the schema refuses, keyed by the last part of the field's name.
 _EFFECTS = {
@@ -116,6 +122,64 @@ def arch_adc_count(subject: CheckSubject) -> Iterator[RuleHit]:
     xbar = _chip(subject).target.core.xbar
     if xbar.converters.adcs > xbar.cols:
         yield _hit(subject, f"adc_count {xbar.converters.adcs}, {xbar.cols} columns")
+
+
+@register_rule(
+    "arch-dac-energy",
+    WARNING,
+    TOPIC,
+    "DACs that drive a row for nearly nothing",
+    effect="the simulator multiplies the power of a DAC by dac_latency_cycle, not by the time of a read, for which the "
+    "row is driven; published DACs take 0.3 pJ and more a row",
+    advice="give matrix_config.dac_dynamic_power as the energy of a row by dac_latency_cycle times the period",
+)
+def arch_dac_energy(subject: CheckSubject) -> Iterator[RuleHit]:
+    xbar = _chip(subject).target.core.xbar
+    driven_ns = xbar.converters.dac_cycles * xbar.converters.period_ns
+    row_pj = xbar.power.dac_mw * driven_ns
+    if 0 < row_pj < _LEAST_DAC_PJ and driven_ns * _SHORT < xbar.read_ns:
+        yield _hit(subject, f"{row_pj:.2g} pJ a row: {driven_ns:g} ns of a read of {xbar.read_ns:g} ns")
+
+
+@register_rule(
+    "arch-adc-energy",
+    WARNING,
+    TOPIC,
+    "ADC energy that does not follow from its bits",
+    effect="the simulator takes the power and ignores adc_resolution; such ADCs take another energy",
+    advice="look at matrix_config.adc_dynamic_power, adc_latency_cycle and adc_resolution; raptor arch new "
+    "--components makes them agree",
+)
+def arch_adc_energy(subject: CheckSubject) -> Iterator[RuleHit]:
+    """Compares with a regression over published converters; 90 % of them take 0.16 to 47 times its energy."""
+    target = _chip(subject).target
+    parts, node_nm = target.core.xbar.converters, target.area.node_nm if target.area else _USUAL_NODE_NM
+    ns = parts.adc_cycles * parts.period_ns
+    pj = target.core.xbar.power.adc_mw * ns
+    try:
+        usual = estimate_adc(parts.adc_bits, 1 / ns, node_nm).pj if pj else 0.0
+    except ValueError:
+        return  # outside the range of the regression
+    if pj and not _ADC_RANGE[0] <= pj / usual <= _ADC_RANGE[1]:
+        yield _hit(
+            subject,
+            f"{pj:.2g} pJ a conversion of {parts.adc_bits} bits in {ns:g} ns; the regression has {usual:.2g} pJ",
+        )
+
+
+@register_rule(
+    "arch-area",
+    NOTE,
+    TOPIC,
+    "Areas of another chip",
+    effect="the area of this chip is not known",
+    advice="give areas for these sizes in the section area, or leave it out",
+)
+def arch_area(subject: CheckSubject) -> Iterator[RuleHit]:
+    target = _chip(subject).target
+    if target.area is not None:
+        for difference in list_differences(target.area, target):
+            yield _hit(subject, difference)
 
 
 @register_rule(

@@ -17,6 +17,7 @@ from raptor.common.files import file_access
 from raptor.common.option_spelling import spell_option
 from raptor.target.isa import BY_OPCODE, Timing, Unit
 from validator.simulate.analysis.instruction_nodes import Provenance
+from validator.simulate.analysis.power import PARTS, make_curve_by_part, make_sample_activity, widen_window
 from validator.simulate.cycle.cycle_model import CycleModel, CycleRun
 
 Ints = npt.NDArray[np.int64]
@@ -24,6 +25,8 @@ Ints = npt.NDArray[np.int64]
 EVENT_LIMIT = 150_000
 """Most events of instructions in a trace; one takes about 200 bytes."""
 MESSAGE_LIMIT = 50_000
+COUNTER_LIMIT = 5_000
+"""Most windows of power in a trace."""
 
 _UNITS = (Unit.MATRIX, Unit.VECTOR, Unit.TRANSFER)
 _PS_PER_US = 1e6
@@ -40,20 +43,24 @@ class _Events:
     end: Ints
 
 
-def write_chrome_trace(path: Path, machine: CycleModel, run: CycleRun, of: Provenance) -> None:
-    """Writes the trace of a run that has ended. Raises `UserError` if the file cannot be written."""
+def write_chrome_trace(path: Path, machine: CycleModel, run: CycleRun, of: Provenance, window_ns: float) -> None:
+    """Writes the trace of a run of one sample that has ended. Raises `UserError` if the file cannot be written.
+
+    `window_ns`: length of the windows of power; a long run has longer ones.
+    """
     with file_access.open_atomic(spell_option("trace_file"), path) as file:
         file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
-        for k, event in enumerate(_all(machine, run, of)):
+        for k, event in enumerate(_all(machine, run, of, window_ns)):
             file.write((b",\n" if k else b"") + orjson.dumps(event))
         file.write(b"\n]}\n")
 
 
-def _all(machine: CycleModel, run: CycleRun, of: Provenance) -> Iterator[dict[str, Any]]:
+def _all(machine: CycleModel, run: CycleRun, of: Provenance, window_ns: float) -> Iterator[dict[str, Any]]:
     unit = _unit_of(machine)
     yield from _tracks(machine, unit)
     yield from _spans(machine, run, of, unit)
     yield from _messages(machine, run)
+    yield from _counters(machine, run, window_ns)
 
 
 def _unit_of(machine: CycleModel) -> Ints:
@@ -156,3 +163,18 @@ def _messages(machine: CycleModel, run: CycleRun) -> Iterator[dict[str, Any]]:
         start, end = int(run.start[sender]), int(run.end[pc])
         yield {"ph": "s", "pid": int(machine.cores[core_of[sender]]), "ts": start / _PS_PER_US, **common}
         yield {"ph": "f", "bp": "e", "pid": int(machine.cores[core_of[pc]]), "ts": end / _PS_PER_US, **common}
+
+
+def _counters(machine: CycleModel, run: CycleRun, window_ns: float) -> Iterator[dict[str, Any]]:
+    """Yields the watts of each part at the begin of each window, as a process of its own, and 0 at the end."""
+    active = make_sample_activity(machine, run)
+    if active.time_ns <= 0:
+        return
+    curve = make_curve_by_part(active, widen_window(active.time_ns, window_ns, COUNTER_LIMIT))
+    pid = int(machine.cores.max()) + 1
+    yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": "chip"}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": -1}}
+    used = [(part, row) for part, row in zip(PARTS, curve.watts, strict=True) if row.any()]
+    for k, ns in enumerate(curve.edges_ns.tolist()):
+        watts = {part: float(row[k]) if k < len(row) else 0.0 for part, row in used}
+        yield {"ph": "C", "name": "power (W)", "pid": pid, "ts": ns / 1000, "args": watts}

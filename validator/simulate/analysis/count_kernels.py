@@ -6,44 +6,55 @@
 
 import numpy as np
 
-from raptor.common.jit.decorators import helper, interpret_first, kernel
+from raptor.common.jit.decorators import bare_helper, bare_kernel, interpret_first
 from raptor.target.isa import Timing
 from raptor.target.opcode_tables import LENGTH, RuleColumn
 from validator.simulate.cycle.cost_kernels import count_beats, look_up_flit_cost
 from validator.simulate.cycle.state_tables import CountColumn
 
 
-@kernel
+@bare_kernel
 @interpret_first(us=lambda args: 20 * len(args[1].words), until_us=5e5)
-def add_use_counts(chip, program, first, flit_pj, rows, out) -> None:
-    """Adds the columns `Count` of each instruction to its row of `out`, `rows[pc]`."""
+def add_use_counts(chip, program, first, flit_pj, rows, widths, out) -> None:
+    """Adds the columns `Count` of each instruction to row `rows[pc]` of `out`. `widths`: room for three numbers."""
     for c in range(first.size - 1):
-        ib, ob, bits = np.int64(0), np.int64(0), np.int64(0)
+        widths[:] = 0
         for pc in range(first[c], first[c + 1]):
-            row, word = out[rows[pc]], program.words[pc]
-            row[CountColumn.INSTRUCTIONS] += 1
-            rule, d = program.rules[word[0] & 255], np.int64(word[4])
-            kind = rule[RuleColumn.TIMING]
-            if kind == Timing.SET_WIDTHS:
-                bits = np.int64(word[2])
-                ib, ob = (bits + 7) >> 3, (np.int64(word[3]) + 7) >> 3
-            elif kind == Timing.PRODUCT:
-                group = program.xbars[program.group_first[c] + word[3]]
-                row[CountColumn.CROSSBAR_PASSES] += group * (bits // chip.dac_resolution * chip.dac_passes)
-                row[CountColumn.LOCAL_READ_BEATS] += count_beats(8 * chip.rows * ib, chip.local_width)
-                row[CountColumn.LOCAL_WRITE_BEATS] += count_beats(
-                    chip.row_bits // np.int64(word[1]) * ob * group, chip.local_width
-                )
-            elif kind == Timing.VECTOR:
-                row[CountColumn.VECTOR_STEPS] += count_beats(d, chip.vector_width)
-                row[CountColumn.LOCAL_READ_BEATS] += count_beats(ib * d, chip.local_width) * rule[RuleColumn.SOURCES]
-                width = ob if rule[RuleColumn.CHARGES_OUTPUT] else ib
-                row[CountColumn.LOCAL_WRITE_BEATS] += count_beats(width * d, chip.local_width)
-            elif kind != Timing.REGISTER and kind != Timing.NEVER_ENDS:
-                _count_transfer(chip, program, c, first.size - 1, word, flit_pj, row)
+            count_instruction(chip, program, c, first.size - 1, pc, widths, flit_pj, out[rows[pc]])
 
 
-@helper
+@bare_helper
+def count_instruction(chip, program, c, memory, pc, widths, flit_pj, row):
+    """Adds the columns `Count` of instruction `pc` of core `c` to `row`.
+
+    `memory`: place of global memory on the network. `widths`: the bytes of an input and of an output and the bits of an
+    input that hold at this point of the stream; a `setbw` changes them.
+    """
+    word = program.words[pc]
+    row[CountColumn.INSTRUCTIONS] += 1
+    rule, d = program.rules[word[0] & 255], np.int64(word[4])
+    kind = rule[RuleColumn.TIMING]
+    ib, ob = widths[0], widths[1]
+    if kind == Timing.SET_WIDTHS:
+        widths[2] = np.int64(word[2])
+        widths[0], widths[1] = (widths[2] + 7) >> 3, (np.int64(word[3]) + 7) >> 3
+    elif kind == Timing.PRODUCT:
+        group = program.xbars[program.group_first[c] + word[3]]
+        row[CountColumn.CROSSBAR_PASSES] += group * (widths[2] // chip.dac_resolution * chip.dac_passes)
+        row[CountColumn.LOCAL_READ_BEATS] += count_beats(8 * chip.rows * ib, chip.local_width)
+        row[CountColumn.LOCAL_WRITE_BEATS] += count_beats(
+            chip.row_bits // np.int64(word[1]) * ob * group, chip.local_width
+        )
+    elif kind == Timing.VECTOR:
+        row[CountColumn.VECTOR_STEPS] += count_beats(d, chip.vector_width)
+        row[CountColumn.LOCAL_READ_BEATS] += count_beats(ib * d, chip.local_width) * rule[RuleColumn.SOURCES]
+        width = ob if rule[RuleColumn.CHARGES_OUTPUT] else ib
+        row[CountColumn.LOCAL_WRITE_BEATS] += count_beats(width * d, chip.local_width)
+    elif kind != Timing.REGISTER and kind != Timing.NEVER_ENDS:
+        _count_transfer(chip, program, c, memory, word, flit_pj, row)
+
+
+@bare_helper
 def _count_transfer(chip, program, c, memory, word, flit_pj, row):
     """Adds the counts of a load, store, copy or message. `memory`: place of global memory on the network."""
     rule, d = program.rules[word[0] & 255], np.int64(word[4])

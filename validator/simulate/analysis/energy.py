@@ -53,7 +53,8 @@ def count_uses_by(machine: CycleModel, rows: Ints, count: int) -> Floats:
     from validator.simulate.analysis.count_kernels import add_use_counts as add_counts  # pyright: ignore[reportUnknownVariableType]
 
     out = np.zeros((count, len(CountColumn)), np.float64)
-    add_counts(machine.numbers, make_kernel_program(machine), machine.first, machine.network.energy_table, rows, out)
+    program, flit_pj, widths = make_kernel_program(machine), machine.network.energy_table, np.zeros(3, np.int64)
+    add_counts(machine.numbers, program, machine.first, flit_pj, rows, widths, out)
     return out
 
 
@@ -83,6 +84,33 @@ def compute_energy(machine: CycleModel, per_core: Floats, port: npt.NDArray[Any]
         scalar=port[:, PortColumn.SCALARS].sum() * core.period_ns * power.scalar_mw,
         static=static_mw(target, machine.core_count) * time_ns,
     )
+
+
+def unit_prices_pj(target: Target) -> tuple[float, ...]:
+    """Returns the energy of one use of each part, pJ, in the order of `CountColumn`."""
+    core, power, local, memory = target.core, target.core.power, target.core.memory.energy, target.memory.energy
+    step_pj = power.vector_step_pj + 2 * power.vector_read_pj + power.vector_write_pj
+    prices = {
+        CountColumn.CROSSBAR_PASSES: crossbar_pass_pj(core.xbar),
+        CountColumn.VECTOR_STEPS: step_pj,
+        CountColumn.LOCAL_READ_BEATS: local.read_pj,
+        CountColumn.LOCAL_WRITE_BEATS: local.write_pj,
+        CountColumn.GLOBAL_READ_BEATS: memory.read_pj,
+        CountColumn.GLOBAL_WRITE_BEATS: memory.write_pj,
+        CountColumn.NETWORK_PJ: 1.0,
+        CountColumn.INSTRUCTIONS: core.period_ns * power.fetch_mw,
+    }
+    return tuple(prices[column] for column in CountColumn)
+
+
+def access_powers_mw(power: CorePower) -> dict[PortColumn, float]:
+    """Returns the power of a core while it does one of the accesses that the model counts, mW; each takes a period."""
+    return {
+        PortColumn.DECODES: _decode_mw(power),
+        PortColumn.READS: power.register_read_mw,
+        PortColumn.WRITES: power.register_write_mw,
+        PortColumn.SCALARS: power.scalar_mw,
+    }
 
 
 def _registers_pj(core: Core, port: npt.NDArray[Any]) -> float:

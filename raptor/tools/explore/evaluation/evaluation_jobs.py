@@ -9,11 +9,12 @@ import msgspec
 from raptor import api
 from raptor.api import Program
 from raptor.common.errors import CapacityError, RaptorError, UnsupportedError, UserError
-from raptor.compiler.program_cost import STEADY_SAMPLES, simulate_cost
+from raptor.compiler.program_cost import STEADY_SAMPLES, simulate_cost, simulate_peak_w
 from raptor.options import ChipOptions, collect_options
 from raptor.output.writer import ProgramArtifacts
 from raptor.target import arch as architectures
 from raptor.target.arch import Target
+from raptor.target.arch.chip_area import compute_area
 from raptor.target.device_file import load_device
 from raptor.tools.explore.study.metrics import METRICS
 from validator.accuracy.measure import measure_accuracy
@@ -42,7 +43,8 @@ class EvaluationJob(msgspec.Struct, frozen=True):
     """An evaluation: a model, options of `raptor.compile`, and the figures to measure.
 
     `is_steady`: also simulate several samples in steady state. `fields`: with a fixed mapping, the fields of the
-    architecture in which the simulated chip differs from the chip of the compilation.
+    architecture in which the simulated chip differs from the chip of the compilation. `needs_power`: also measure the
+    peak power. `problem`: reason why there is no chip to compile for, or empty.
     """
 
     model: str
@@ -50,6 +52,8 @@ class EvaluationJob(msgspec.Struct, frozen=True):
     is_steady: bool
     fields: dict[str, Any] | None = None
     accuracy: AccuracyTask | None = None
+    needs_power: bool = False
+    problem: str = ""
 
 
 class EvaluationRecord(msgspec.Struct, frozen=True):
@@ -76,6 +80,8 @@ def evaluate_job(job: EvaluationJob) -> EvaluationRecord:
 
 
 def _evaluated(job: EvaluationJob) -> EvaluationRecord:
+    if job.problem:
+        return EvaluationRecord("infeasible", {}, job.problem[:_LONGEST])
     try:
         return EvaluationRecord("ok", _figures(job))
     except CapacityError as e:
@@ -108,8 +114,11 @@ def _figures(job: EvaluationJob) -> dict[str, float]:
         "local_bytes": report.peak_local_bytes,
         "instructions": report.instruction_count,
     }
+    area_mm2 = compute_area(chip).area_mm2
+    if area_mm2 is not None:
+        found["area_mm2"] = area_mm2
     if isinstance(program.artifacts, ProgramArtifacts):
-        found |= _alone(program.artifacts, chip, is_steady=job.is_steady)
+        found |= _alone(program.artifacts, chip, job)
     else:
         found |= _in_segments(program, job)
     if job.accuracy is not None:
@@ -150,12 +159,14 @@ def load_simulated_chip(job: EvaluationJob) -> Target:
     return architectures.load(**given)
 
 
-def _alone(artifacts: ProgramArtifacts, chip: Target, *, is_steady: bool) -> dict[str, float]:
+def _alone(artifacts: ProgramArtifacts, chip: Target, job: EvaluationJob) -> dict[str, float]:
     """Returns time and energy of a program of one segment, whose weights are written once."""
     groups = {core: artifacts.config.group_sizes(core) for core in artifacts.records}
     one = simulate_cost(artifacts.records, groups, chip, 0)
     found = {"latency_ns": one.latency_ns, "energy_pj": one.energy_pj} | _wear(None)
-    if is_steady:
+    if job.needs_power:
+        found["power_peak_w"] = simulate_peak_w(artifacts.records, groups, chip)
+    if job.is_steady:
         several = simulate_cost(artifacts.records, groups, chip, STEADY_SAMPLES)
         found |= {"interval_ns": several.interval_ns, "steady_energy_pj": several.energy_pj}
     return found
@@ -167,6 +178,8 @@ def _in_segments(program: Program, job: EvaluationJob) -> dict[str, float]:
         raise UserError("a program in segments: only with study.mapping 'anew'")
     one = program.simulate()
     found = {"latency_ns": one.latency_ns or 0.0, "energy_pj": one.energy_pj or 0.0} | _wear(one.reloading)
+    if one.power_peak_w is not None:
+        found["power_peak_w"] = one.power_peak_w
     if job.is_steady:
         several = program.simulate(mode="throughput", samples=STEADY_SAMPLES)
         found |= {"interval_ns": several.interval_ns or 0.0, "steady_energy_pj": several.energy_pj or 0.0}

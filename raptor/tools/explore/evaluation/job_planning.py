@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from raptor import __version__
+from raptor.common.errors import UserError
+from raptor.tools.explore.evaluation.component_chips import prepare_chip
 from raptor.tools.explore.evaluation.evaluation_jobs import AccuracyTask, EvaluationJob
 from raptor.tools.explore.study.search_space import (
     FILE_OPTIONS,
@@ -45,8 +47,19 @@ def make_job(study: Study, model: StudyModel, point: Mapping[str, Any]) -> Evalu
     fields = {n.removeprefix("fields."): value for n, value in point.items() if n.startswith("fields.")}
     options = merge_options(study.file.options, {} if is_fixed else point)
     options |= {name: resolve_file(study.folder, options[name]) for name in FILE_OPTIONS if name in options}
-    measuring = _measuring(study, model, point)
-    return EvaluationJob(str(model.path), options, study.requires("steady"), fields if is_fixed else None, measuring)
+    measuring, problem = _measuring(study, model, point), ""
+    try:
+        chip = prepare_chip(study, point)
+    except UserError as e:
+        chip, problem = None, str(e)
+    if chip is not None:
+        options["arch"] = chip[0]
+        if measuring is not None and measuring.cells is None:
+            measuring = msgspec.structs.replace(measuring, cells=chip[1])
+    only = fields if is_fixed else None
+    return EvaluationJob(
+        str(model.path), options, study.requires("steady"), only, measuring, study.requires("power"), problem
+    )
 
 
 def _measuring(study: Study, model: StudyModel, point: Mapping[str, Any]) -> AccuracyTask | None:
@@ -63,6 +76,10 @@ def _measuring(study: Study, model: StudyModel, point: Mapping[str, Any]) -> Acc
 def _digest(model: StudyModel, job: EvaluationJob) -> str:
     """Returns the key of a result: the SHA-256 of everything it depends on, including contents of files."""
     parts: list[Any] = [RESULTS_VERSION, model.sha256, job.options, job.is_steady, job.fields]
+    if job.problem:
+        parts.append(job.problem)
+    if job.needs_power:
+        parts.append("power")
     named = [job.options.get(name) for name in FILE_OPTIONS]
     if job.accuracy is not None and model.data is not None:
         parts.append(msgspec.to_builtins(job.accuracy) | {"data": model.data.sha256})

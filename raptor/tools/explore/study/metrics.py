@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 Direction = Literal["min", "max"]
-MetricNeed = Literal["steady", "accuracy", "endurance"]
+MetricNeed = Literal["steady", "accuracy", "endurance", "power", "area"]
 
 _TIMES = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 _ENERGIES = {"pJ": 1.0, "nJ": 1e3, "uJ": 1e6, "mJ": 1e9, "J": 1e12}
+_POWERS = {"mW": 1e-3, "W": 1.0, "kW": 1e3}
+_AREAS = {"um2": 1e-6, "mm2": 1.0, "cm2": 100.0}
 _BYTES = {"B": 1.0, "kB": 1e3, "KiB": 1024.0, "MB": 1e6, "MiB": 1024.0**2}
 _PLAIN: Mapping[str, float] = {}
 
-_LIMIT = re.compile(r"(<=|>=)\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
+_LIMIT = re.compile(r"(<=|>=)\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*2?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,8 @@ class StudyMetric:
     """A metric. `units`: unit -> its size in the unit of the metric. `joined`: combines the values of several models.
 
     `needs`: a requirement in addition to the simulation of one sample: a simulation of several samples (`steady`),
-    labelled data (`accuracy`), or a device file with the endurance of a cell (`endurance`).
+    labelled data (`accuracy`), a device file with the endurance of a cell (`endurance`), power over time (`power`), or
+    areas of the chip's parts (`area`).
     """
 
     meaning: str
@@ -41,6 +44,10 @@ METRICS: Mapping[str, StudyMetric] = {
     "cells": StudyMetric("cells of all crossbars of the chip", _PLAIN),
     "local_bytes": StudyMetric("local memory of the core that needs most (the most)", _BYTES),
     "instructions": StudyMetric("instructions of all cores (the sum)", _PLAIN, sum),
+    "power_peak_w": StudyMetric(
+        "highest mean power in a microsecond of one sample alone (the most)", _POWERS, max, "power"
+    ),
+    "area_mm2": StudyMetric("area of the chip", _AREAS, max, "area"),
     "writes": StudyMetric("writes of the worst cell for a sample, by rounds (the most)", _PLAIN),
     "wear_per_year": StudyMetric(
         "share of the life of the worst cell that a year takes (the most)", _PLAIN, max, "endurance"
@@ -55,6 +62,8 @@ MISSING_REASONS: Mapping[MetricNeed | None, str] = {
     None: "not known",
     "steady": "not known",
     "accuracy": "the data have no labels, or the converters are ideal",
+    "power": "the peak power of segments that overlap is not known",
+    "area": "the architecture file has no areas for these sizes (raptor arch show says what is missing)",
     "endurance": "the device file does not say how often a cell can be written",
 }
 """Requirement of a metric -> reason why a program has no value."""

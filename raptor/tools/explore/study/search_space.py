@@ -28,8 +28,9 @@ FILE_OPTIONS = tuple(name for name, option in STUDY_OPTIONS.items() if option.is
 """Options that may name a file, which is searched for in the folder of the study file first."""
 TABLE_OPTIONS = ("fields", "knobs")
 """Options that are tables in the study file: a parameter is one of their entries, such as `fields.rob_size`."""
-SPACE_TABLES = (*TABLE_OPTIONS, "crossbar")
-"""Tables of the search space. `crossbar` holds settings of crossbars, which are no options of `raptor.compile`."""
+SPACE_TABLES = (*TABLE_OPTIONS, "crossbar", "components")
+"""Tables of the search space. `crossbar` holds settings of crossbars, `components` values of a component file; both are
+no options of `raptor.compile`."""
 _VARIED = tuple(name for name, option in STUDY_OPTIONS.items() if option.texts is None)
 """Options with a single value, which may be parameters."""
 _READ: Mapping[str, Callable[[Any], object]] = {"link": parse_link, "device": load_device}
@@ -86,9 +87,12 @@ def check_values(name: str, values: Sequence[ParameterValue], folder: Path) -> N
         for value in values:
             check_setting(rest, str(value))
         return
+    if group == "components" and rest:
+        return  # checked with the component file, for each point
     if group != "knobs" and name not in _VARIED:
         raise UserError(
-            f"{name}: no such parameter; expected one of: {', '.join(_VARIED)}, knobs.NAME, fields.NAME, crossbar.NAME"
+            f"{name}: no such parameter; expected one of: {', '.join(_VARIED)}, knobs.NAME, fields.NAME, "
+            "crossbar.NAME, components.PART.NAME"
         )
     for value in values:
         if group == "knobs":
@@ -117,7 +121,7 @@ def merge_options(common: Mapping[str, Any], point: Mapping[str, ParameterValue]
     found = dict(common) | {group: dict(common.get(group, {})) for group in TABLE_OPTIONS}
     for name, value in point.items():
         group, _, rest = name.partition(".")
-        if group == "crossbar":
+        if group in ("crossbar", "components"):
             continue
         if rest:
             found[group][rest] = value

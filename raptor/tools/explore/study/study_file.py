@@ -31,6 +31,9 @@ _STORAGE = r"^(sqlite:///|postgresql\+psycopg://).+"
 _RANGE = {"min", "max", "step", "log"}
 _MOST_POINTS = 10**6
 
+_COMPONENT_SIZES = ("arch", "cores", "xbar", "xbars_per_core", "cell_bits", "chips", "link")
+"""Options that a component file takes the place of."""
+
 TomlNumber = int | float
 
 
@@ -56,6 +59,7 @@ class StudyPart(StrictSchema):
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     storage: Annotated[str, Field(pattern=_STORAGE)] = ""
     mapping: Literal["anew", "fixed"] = "anew"
+    components: str | None = None
 
     @model_validator(mode="after")
     def _has_a_storage(self) -> "StudyPart":
@@ -254,12 +258,25 @@ def _check(file: StudyFile, space: tuple[StudyParameter, ...]) -> None:
         analog = [p.name for p in space if p.name.startswith("crossbar.")]
         if analog:
             raise UserError(f"space.{analog[0]}: needs accuracy.crossbar 'sliced' or 'noisy'")
+    _check_components(file, space)
     others = [p.name for p in space if not p.name.startswith(("fields.", "crossbar."))]
     if file.study.mapping == "fixed" and others:
         raise UserError(
             f"space.{others[0]}: with study.mapping 'fixed' the programs are compiled once, for the options of all "
             "points, so that only fields of the architecture and settings of crossbars can vary"
         )
+
+
+def _check_components(file: StudyFile, space: tuple[StudyParameter, ...]) -> None:
+    """Raises `UserError` for components without a component file, and for sizes that the file has, too."""
+    varied = [p.name for p in space if p.name.startswith("components.")]
+    if file.study.components is None:
+        if varied:
+            raise UserError(f"space.{varied[0]}: needs study.components, a component file or 'example'")
+        return
+    sizes = [name for name in (*file.options, *(p.name for p in space)) if name in _COMPONENT_SIZES]
+    if sizes:
+        raise UserError(f"{sizes[0]}: study.components says it; vary components.PART.NAME instead")
 
 
 def _file(key: str, name: str, folder: Path) -> HashedFile:

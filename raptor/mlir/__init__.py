@@ -1,0 +1,47 @@
+"""MLIR text of the intermediate forms: writers, readers, and the table of their dialects (docs/reference/mlir.md)."""
+
+from typing import Any
+
+from raptor.common.errors import UserError
+from raptor.common.process.gc_policy import pause_gc
+from raptor.mlir.pim_reader import PimModule, read_pim_module
+from raptor.mlir.pim_writer import pim_body, text_digest, write_pim
+from raptor.mlir.reader import line_of, read_module
+from raptor.mlir.spat_reader import SpatModule, read_spat_module
+from raptor.mlir.spat_writer import spat_body, write_spat
+from raptor.mlir.syntax import MlirError
+from raptor.pim.ir import PimProgram
+from raptor.spatial.placed_graph import Partition, PlacedGraph, Schedule
+
+__all__ = ["PimModule", "SpatModule", "compute_source", "dump", "has_form", "load"]
+
+
+def has_form(value: object) -> bool:
+    """True if MLIR text can be written of a value and read back: not of programs with steps after power-up."""
+    if isinstance(value, PimProgram):
+        return all(core.init is None for core in value.cores.values())
+    return isinstance(value, Partition | PlacedGraph | Schedule)
+
+
+def dump(value: Any, made_by: str) -> str:
+    """Returns the result of the pass `made_by` as the text of an MLIR module."""
+    return write_pim(value, made_by) if isinstance(value, PimProgram) else write_spat(value, made_by)
+
+
+def compute_source(value: Any) -> str:
+    """Returns the digest that a module of a value states, with which RAPTOR finds out what it was made from."""
+    return text_digest("\n".join(pim_body(value) if isinstance(value, PimProgram) else spat_body(value)))
+
+
+def load(text: str, label: str = "module") -> PimModule | SpatModule:
+    """Returns the content of a module, and the places of its parts in the text.
+
+    label: what messages call the text. Raises `UserError` that names the line of the first wrong operation. What the
+    module says is not verified: `raptor.compile` does that when it goes on with it.
+    """
+    try:
+        with pause_gc():
+            module = read_module(text)
+            return read_spat_module(module) if "spat.pass" in module.attributes else read_pim_module(module)
+    except MlirError as e:
+        raise UserError(f"{label}: line {line_of(text, e.position)}: {e}") from None
