@@ -221,10 +221,13 @@ def vector_gates(b: BlockBuilder) -> str:
     return x
 
 
-def power_flow(b: BlockBuilder, buses: int, branches: int) -> str:
-    """Flows on the branches of a grid from voltages and angles of its buses, and what they sum to at each bus."""
+def power_flow(b: BlockBuilder, buses: int, branches: int, inputs: int = 0) -> str:
+    """Flows on the branches of a grid from voltages and angles of its buses, and what they sum to at each bus.
+
+    inputs: number of inputs of a layer that estimates voltages and angles; 0: they are the inputs.
+    """
     ends = np.random.default_rng(0).integers(0, buses, (2, branches))
-    x = b.input("x", 1, 2 * buses)
+    x = dense(b, b.input("x", 1, inputs), inputs, 2 * buses) if inputs else b.input("x", 1, 2 * buses)
     voltage, angle = (cut(b, x, i * buses, (i + 1) * buses, 1) for i in (0, 1))
     v_from, v_to, a_from, a_to = (
         b.op("Gather", each, b.const(index), axis=1) for each in (voltage, angle) for index in ends
@@ -436,6 +439,8 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "vector_chain_odd": lambda b: vector_chain(b, 1, 9000),
         "vector_gates": vector_gates,
         "power_flow": partial(power_flow, buses=300, branches=1200),
+        "power_flow_small": partial(power_flow, buses=118, branches=500),
+        "power_flow_estimated": partial(power_flow, buses=200, branches=800, inputs=128),
         "dense_chain": dense_chain,
         "dense_rows": partial(dense_rows, rows=256, width=32),
     },

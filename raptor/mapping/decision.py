@@ -18,6 +18,7 @@ from pydantic import Field
 from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictDataclass
 from raptor.graph.ir import (
     Filter,
+    Node,
     Numbers,
 )
 from raptor.mapping.paces import StoredPace
@@ -102,6 +103,11 @@ class FullyConnected(StrictDataclass):
         count = len(self.matrices)
         first = step * (len(self.cores) // count) // steps * count
         return replace(self, cores=self.cores[first : first + count])
+
+    def reading_core(self, channels: Range) -> int:
+        """Returns the core of the first matrix that multiplies some of these input channels."""
+        places = zip(self.matrices, self.cores, strict=False)
+        return next(core for m, core in places if m.rows[0] < channels[1] and channels[0] < m.rows[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +256,14 @@ class Decision(StrictDataclass):
         if isinstance(self.flow, LineFlow):
             yield from (core for loaders in self.flow.loaders.values() for _, core in loaders)
             yield from (core for grid in self.flow.products.values() for core in grid.cores)
+
+    def find_dense_reader(self, readers: Sequence[Node]) -> FullyConnected | None:
+        """Returns the record of the first fully connected layer among some nodes, if it is not recurrent."""
+        for node in readers:
+            if isinstance(node.operator, Filter) and not node.operator.key:
+                layer = self.layers.get(node.output)
+                return layer if isinstance(layer, FullyConnected) else None
+        return None
 
     @property
     def rewrites(self) -> RewriteChoice:

@@ -58,7 +58,7 @@ LONGEST_LATENCY, LONGEST_INTERVAL = 1.03, 1.1
 With an interval evaluated as 1.045, ResNet-18 has one of 0.96.
 """
 
-EVEN_SHARE = 0.7
+EVEN_SHARE = 0.75
 """Largest even work of fewer cores, relative to the bound of the interval with more, for them to be tried.
 
 On average, cores that share their work as the mapping does are busy for 0.7 of the interval.

@@ -5,14 +5,14 @@ gets its next faster grid of cores, as long as cores are left. `raptor.mapping.d
 """
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 
 from raptor.common.errors import RaptorError
-from raptor.graph.ir import Graph
+from raptor.graph.ir import Graph, Move, Node
 from raptor.graph.layers import find_filters, graph_tile_channels
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.bin_packing import pack_layers
@@ -36,8 +36,9 @@ from raptor.mapping.decision import (
 )
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, chip_patience_ns
 from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue, find_epilogues
-from raptor.mapping.modes.line_plans import gather_plans, load_plans
-from raptor.mapping.modes.line_streaming import ChannelRanges, find_gathers, line_channel_ranges
+from raptor.mapping.modes.gather_plans import gather_plans, group_gathers
+from raptor.mapping.modes.line_plans import load_plans
+from raptor.mapping.modes.line_streaming import ChannelRanges, find_gathers, line_channel_ranges, takes_short_runs
 from raptor.mapping.modes.plan_cache import PlanCache, plan_layers
 from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, choose_plans, pareto_front, place_in_order
 from raptor.mapping.modes.step_replication import (
@@ -74,7 +75,7 @@ MOST_FAILED_GROWTHS = 3
 class _MappingTask:
     """A graph to map, with plans of the layers that stream and of the loads of inputs.
 
-    Layers lose their plans if the chip is too small.
+    Layers lose their plans if the chip is too small. gathers: see `RowMapper.gathers`; `inputs` has their plans.
     """
 
     graph: Graph
@@ -82,6 +83,7 @@ class _MappingTask:
     knobs: TuningKnobs
     layers: dict[str, list[LayerPlan]]
     inputs: dict[str, list[LayerPlan]]
+    gathers: Mapping[str, tuple[Node, ...]]
 
     @property
     def plans(self) -> dict[str, list[LayerPlan]]:
@@ -160,19 +162,34 @@ class RowMapper:
         return find_stages(self.graph, self.arch, {key: each.elements_ns for key, each in self.epilogues.items()})
 
     @cached_property
+    def gathers(self) -> dict[str, tuple[Node, ...]]:
+        """The moves of model inputs that get cores of their own, in groups that share them; key: the first result."""
+        alone = {n: node for n, node in find_gathers(self.graph, self.parts).items() if self.has_loads(node)}
+        return group_gathers(self.graph, alone)
+
+    def has_loads(self, node: Node) -> bool:
+        """True if this chip loads the operands of a node: no other chip sends them."""
+        return not {*node.inputs}.intersection(self.fed)
+
+    @cached_property
     def input_plans(self) -> dict[str, list[LayerPlan]]:
         """Plans to load model inputs, and to gather lines from them."""
         graph, arch, parts, fed = self.graph, self.arch, self.parts, self.fed
-        gathers = {name: n for name, n in find_gathers(graph, parts).items() if not {*n.inputs}.intersection(fed)}
-        read = {name for node in graph.nodes if node.output not in gathers for name in node.inputs}
+        gathers = {node.output: node for nodes in self.gathers.values() for node in nodes}
+        passed = {node.output for node in gathers.values() if takes_short_runs(graph, node)}
+        read = {name for node in graph.nodes if node.output not in gathers.keys() - passed for name in node.inputs}
+        lines = Counter[str]()
+        for node in graph.nodes:
+            if isinstance(node.operator, Move) and node.output not in gathers:
+                lines |= Counter(dict.fromkeys(node.inputs, graph.tensors[node.output].image.rows))
         loads = {
-            n: list(load_plans(graph.tensors[n].image, arch, parts[n], self.epilogues.get(n, NO_EPILOGUE)))
+            n: list(load_plans(graph.tensors[n].image, arch, parts[n], self.epilogues.get(n, NO_EPILOGUE), lines[n]))
             for n in graph.inputs
             if n in parts and n in read and n not in fed
         }
         return loads | {
-            name: list(gather_plans(node, graph, arch, parts[name], self.epilogues.get(name, NO_EPILOGUE)))
-            for name, node in gathers.items()
+            name: list(gather_plans(nodes, graph, arch, parts[name], self.epilogues))
+            for name, nodes in self.gathers.items()
         }
 
     def map_lines(
@@ -196,11 +213,11 @@ class RowMapper:
             )
 
         if self.stages is not None:
-            task = _MappingTask(self.graph, self.arch, knobs, layers(self.stages.keys), inputs)
+            task = _MappingTask(self.graph, self.arch, knobs, layers(self.stages.keys), inputs, self.gathers)
             tokens = _beside_tokens(task, self.stages)
             if tokens is not None:
                 return tokens
-        task = _MappingTask(self.graph, self.arch, knobs, layers(), inputs)
+        task = _MappingTask(self.graph, self.arch, knobs, layers(), inputs, self.gathers)
         fitting = _fit(task, {key: each.elements_ns for key, each in self.epilogues.items()})
         if fitting is None:
             return None
@@ -249,6 +266,8 @@ def _numbered(
     lines = {key: LineUnfolding(placed[key].plan.grid, placed[key].cores) for key in task.layers}
     loading_of = ((n, placed[n]) for n in task.inputs if n in placed and placed[n].cores)
     loaders = {n: tuple(zip(p.plan.grid.cols, p.cores, strict=True)) for n, p in loading_of}
+    for name, nodes in task.gathers.items():
+        loaders |= dict.fromkeys([node.output for node in nodes], loaders[name]) if name in loaders else {}
     first = _first_free(placed)
     in_chains = {key: renumber_record(layer, first.__add__) for key, layer in tokens.layers.items()}
     products = {key: renumber_record(grid, first.__add__) for key, grid in tokens.products.items()}

@@ -5,17 +5,21 @@ vector that is wrong, or leaves one pixel for one core. Before the first layers 
 element-wise functions and moves make and read a set of tensors, any layout computes the same. Each such set gets the
 layout that streams with the least work: a move copies runs of neighbouring elements, and an element-wise function has
 operations for each line.
+
+Vectors between fully connected layers are free, too, if much work makes them. A layer then reads a copy: each of its
+cores gathers the elements that its matrices multiply.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from raptor.common.union_find import DisjointSets
 from raptor.graph.constant_arrays import drop_repetitions
-from raptor.graph.ir import Bound, Constant, Graph, Lookup, Map, Move, Node, Operator, Rename
+from raptor.graph.ir import Bound, Constant, Filter, Graph, Indices, Lookup, Map, Move, Node, Operator, Rename
+from raptor.graph.layers import is_dense
 from raptor.graph.rearrangement import make_move
 from raptor.graph.streaming_layout import can_stream, drop_unused_moves
 from raptor.target.tensor_layout import Image
@@ -29,8 +33,25 @@ _OfElements = Map | Bound | Lookup
 FEWEST_ELEMENTS = 1024
 """Fewest elements of a tensor that is laid out anew: less work is not worth several cores."""
 
-PIXEL = 64
-"""Largest number of elements of a pixel of a vector that is cut into pixels."""
+PIXEL = 16
+"""Largest number of elements of a pixel of a vector that is cut into pixels.
+
+A core takes several neighbouring pixels, and its operations all of them at once. So small pixels cost nothing, and more
+cores share the copies where each element is a copy of its own.
+"""
+
+FEWEST_COPIES = 64
+"""Least work that makes `ELEMENTS_PER_TILE` elements of a vector beside a fully connected layer, to lay it out anew.
+
+In copies of runs. Otherwise, a core works on a tile: 64 copies take 4 us on `bench`. An index of 1200 elements, read
+four times, then sines: 21.6 us instead of 46.4 on 64 cores.
+"""
+
+ELEMENTS_PER_TILE = 128
+"""Number of elements of a vector on which a core works if it is not laid out anew, if crossbars have 128 rows."""
+
+ELEMENTS_PER_FUNCTION = 64
+"""Number of elements for which an element-wise function on `bench` takes about the time of the copy of a short run."""
 
 ELEMENTS_PER_RUN = 32
 """Number of elements that a core of `bench` loads in about the time of the copy of a short run."""
@@ -41,14 +62,43 @@ ROUNDS = 3
 
 def lay_out_free_tensors(graph: Graph) -> Graph:
     """Returns the graph with its free tensors laid out. A graph without such tensors is returned as it is."""
-    layouts = _FreeLayouts(graph)
-    images = layouts.images()
+    images = _FreeLayouts(_with_copies(graph)).images()
     if not images:
         return graph
+    graph = _with_copies(graph, images)
     tensors = {n: replace(t, image=images.get(n, t.image)) for n, t in graph.tensors.items()}
     changed = replace(graph, tensors=tensors)
     nodes = tuple(_changed(node, graph, changed) for node in graph.nodes)
     return drop_unused_moves(replace(changed, nodes=nodes))
+
+
+def _with_copies(graph: Graph, names: Container[str] | None = None) -> Graph:
+    """Returns the graph with copies of the vectors that fully connected layers read, and of their results.
+
+    A layer reads a copy of its own; element-wise functions read a copy of a layer's result. names: the vectors to copy
+    for layers, and the copies of results to make; None for all.
+    """
+    nodes, tensors, copied = list[Node](), dict(graph.tensors), dict[str, str]()
+
+    def copy(node: Node, name: str, result: str) -> str:
+        tensors[result] = replace(tensors[name], name=result, in_model=False)
+        same = np.arange(tensors[name].image.elements).reshape(1, -1)
+        nodes.append(Node(node.name, node.op_type, Move(same), (name,), result))
+        return result
+
+    for node in graph.nodes:
+        if isinstance(node.operator, _OfElements) and not copied.keys().isdisjoint(node.inputs):
+            node = replace(node, inputs=tuple(copied.get(name, name) for name in node.inputs))
+        if not isinstance(node.operator, Filter) or not is_dense(node.operator) or node.operator.key:
+            nodes.append(node)
+            continue
+        (name,), lines = node.inputs, f"{node.output}.lines"
+        if graph.tensors[name].image.pixels == 1 and (names is None or name in names):
+            node = replace(node, inputs=(copy(node, name, f"{node.output}.operand"),))
+        nodes.append(node)
+        if names is None or lines in names:
+            copied[node.output] = copy(node, node.output, lines)
+    return drop_unused_moves(replace(graph, nodes=tuple(nodes), tensors=tensors))
 
 
 @dataclass(slots=True)
@@ -57,7 +107,8 @@ class _FreeLayouts:
 
     alike: sets of tensors that must have equal images. members: the tensors of each free set. moves: the nodes that
     move elements from or to a free set, by set. functions: number of element-wise functions of each set. chosen: new
-    image of each set. known: work of moves between images.
+    image of each set. known: work of moves between images. beside: sets that moves connect with fully connected
+    layers.
     """
 
     graph: Graph
@@ -67,19 +118,41 @@ class _FreeLayouts:
     functions: Counter[str] = field(default_factory=Counter[str])
     chosen: dict[str, Image] = field(default_factory=dict[str, Image])
     known: dict[_Moved, float] = field(default_factory=dict[_Moved, float])
+    beside: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
         kept = {self.alike.find(name) for name in self.joined()}
-        for name, tensor in self.graph.tensors.items():
-            if self.alike.find(name) not in kept and tensor.image.elements >= FEWEST_ELEMENTS:
-                self.members.setdefault(self.alike.find(name), []).append(name)
+        self.beside.update(self.find_beside())
+        groups: dict[str, list[str]] = {}
+        for name in self.graph.tensors:
+            groups.setdefault(self.alike.find(name), []).append(name)
         for node in self.graph.nodes:
-            keys = {self.alike.find(name) for name in (*node.inputs, node.output)} & self.members.keys()
+            keys = {self.alike.find(name) for name in (*node.inputs, node.output)} - kept
             if isinstance(node.operator, Move | Rename) and not self.only_renames(node):
                 for key in sorted(keys):
                     self.moves.setdefault(key, []).append(node)
             elif isinstance(node.operator, _OfElements):
                 self.functions.update(keys)
+        chosen = {key for key in groups.keys() - kept if self.is_worth_it(key, groups[key])}
+        moved = self.find_moved_inputs()
+        for node in reversed(self.graph.nodes):  # also small tensors of which large ones are made
+            if (
+                isinstance(node.operator, Move)
+                and self.alike.find(node.output) in chosen
+                and moved.issuperset(node.inputs)
+            ):
+                chosen.update(key for name in node.inputs if (key := self.alike.find(name)) not in kept | self.beside)
+        self.members.update((key, groups[key]) for key in groups if key in chosen)
+
+    def is_worth_it(self, key: str, names: Sequence[str]) -> bool:
+        """Checks whether a set has enough elements, or beside a fully connected layer enough work, to be laid out."""
+        elements = self.image(names[0]).elements
+        if key not in self.beside:
+            return elements >= FEWEST_ELEMENTS
+        moves = (node.operator for node in self.moves.get(key, ()) if self.alike.find(node.output) == key)
+        copies = sum(_count_runs(move.sources) for move in moves if isinstance(move, Move))
+        copies += self.functions[key] * elements / ELEMENTS_PER_FUNCTION
+        return copies >= FEWEST_COPIES * -(-elements // ELEMENTS_PER_TILE)
 
     def joined(self) -> set[str]:
         """Joins tensors that must have equal images. Returns the tensors that are not free."""
@@ -90,6 +163,8 @@ class _FreeLayouts:
                     self.alike.union(node.output, name)
             elif not isinstance(node.operator, Move | Rename):
                 fixed.update((*node.inputs, node.output))
+                if self.is_vector_layer(node):
+                    early.add(node.output)
                 continue
             if early.issuperset(node.inputs):
                 early.add(node.output)
@@ -97,6 +172,27 @@ class _FreeLayouts:
             if node.output not in late or not isinstance(node.operator, _OfElements | Move | Rename):
                 late.difference_update(node.inputs)
         return fixed | (self.graph.tensors.keys() - early - late)
+
+    def find_moved_inputs(self) -> set[str]:
+        """Returns the model inputs, and what moves alone make of them."""
+        found = {*self.graph.inputs}
+        for node in self.graph.nodes:
+            if isinstance(node.operator, Move | Rename) and found.issuperset(node.inputs):
+                found.add(node.output)
+        return found
+
+    def find_beside(self) -> set[str]:
+        """Returns the sets that moves connect with fully connected layers."""
+        layers = [node for node in self.graph.nodes if self.is_vector_layer(node)]
+        ends, found = {name for node in layers for name in (*node.inputs, node.output)}, set[str]()
+        for node in self.graph.nodes:
+            if isinstance(node.operator, Move) and not ends.isdisjoint((*node.inputs, node.output)):
+                found.update(self.alike.find(name) for name in (*node.inputs, node.output))
+        return found
+
+    def is_vector_layer(self, node: Node) -> bool:
+        """Checks whether a node is a fully connected layer, and no step of a recurrent layer."""
+        return isinstance(node.operator, Filter) and not node.operator.key and is_dense(node.operator)
 
     def is_elementwise(self, node: Node) -> bool:
         """Checks whether a node computes each element of its result from the same element of equal images."""
@@ -199,6 +295,11 @@ def _work(move: Move, given: Sequence[Image], made: Image) -> float:
     np.maximum.at(high, pair, (element - starts[line]) // channels[line])
     loaded = ((high + 1 - low) * channels[pairs % len(starts)]).sum()
     return float(runs + loaded / ELEMENTS_PER_RUN)
+
+
+def _count_runs(sources: Indices) -> int:
+    """Returns the number of runs of neighbouring elements that a move copies."""
+    return int(np.count_nonzero(np.diff(sources.reshape(-1)) != 1)) + 1
 
 
 def _changed(node: Node, before: Graph, after: Graph) -> Node:

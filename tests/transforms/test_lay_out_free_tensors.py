@@ -14,7 +14,7 @@ from raptor.graph.ir import Graph, Move
 from raptor.graph.streaming_layout import can_stream
 from raptor.transforms.lay_out_free_tensors import lay_out_free_tensors
 from raptor.transforms.lay_out_tokens import lay_out_tokens
-from tests.pipeline import check, streamed
+from tests.pipeline import check, line_flow, passes, streamed
 from tests.quantised_models import quantise
 from tests.tiny_models import Array, make_model, node, random
 
@@ -87,6 +87,59 @@ STREAMING = {
 }
 
 
+def picked(vector: str, count: int) -> list[Any]:
+    """Two elements of a vector for each of `count` indices, and a function of them: "d"."""
+    return [
+        node("Gather", f"{vector} first", "f", axis=1, name="first"),
+        node("Gather", f"{vector} second", "s", axis=1, name="second"),
+        node("Sub", "f s", "e", name="difference"),
+        node("Tanh", "e", "d", name="tanh"),
+    ]
+
+
+COUNT = 300
+VECTORS = {"first": np.arange(COUNT) * 7 % 40, "second": np.arange(COUNT) * 3 % 40, "v": random(COUNT, 9)}
+BETWEEN_LAYERS = {
+    "elements of an input": made(
+        [*picked("x", COUNT), node("MatMul", "d v", "y", name="last")], {"x": (1, 40)}, 2, **VECTORS
+    ),
+    "elements of a result": made(
+        [node("MatMul", "x u", "h", name="layer"), *picked("h", COUNT), node("MatMul", "d v", "y", name="last")],
+        {"x": (1, 6)},
+        2,
+        **VECTORS | {"u": random(6, 40)},
+    ),
+    "functions of a result": made(
+        [
+            node("MatMul", "x u", "a", name="layer"),
+            node("Sin", "a", "b", name="sine"),
+            node("Cos", "b", "c", name="cosine"),
+            node("MatMul", "c v", "y", name="last"),
+        ],
+        {"x": (1, 6)},
+        2,
+        u=random(6, 1280),
+        v=random(1280, 9),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN_LAYERS)
+def test_vectors_between_layers_are_cut_into_pixels(name: str):
+    before = load(BETWEEN_LAYERS[name]).graph
+    after = lay_out_free_tensors(before)
+    after.verify()
+    last = next(n for n in after.nodes if n.output == "y")
+    copied = next(n for n in after.nodes if n.output == last.inputs[0])
+    assert isinstance(copied.operator, Move)
+    assert can_stream(after.tensors[copied.inputs[0]].image)
+    one, two = (evaluate_graph(graph, inputs(before))["y"] for graph in (before, after))
+    assert np.array_equal(one, two)
+    flow = line_flow(passes(BETWEEN_LAYERS[name], mapping="rows", **CHIP).decision)
+    assert max(len(loaders) for loaders in flow.loaders.values()) > 6
+    check(BETWEEN_LAYERS[name], **CHIP)
+
+
 def test_what_is_only_moved_behind_the_last_layer_streams():
     """A signal without its ends, as a vector."""
     nodes = [
@@ -141,6 +194,25 @@ def test_infinities_stay_where_they_are():
 
 
 KEPT = {
+    "little work between layers": made(
+        [node("MatMul", "x u", "a", name="one"), node("Tanh", "a", "t"), node("MatMul", "t v", "y", name="two")],
+        {"x": (1, 20)},
+        2,
+        u=random(20, 1500),
+        v=random(1500, 9),
+    ),
+    "two elements of each pixel": made(
+        [
+            node("MatMul", "x u", "a", name="one"),
+            node("Gather", "a pair", "g", axis=1),
+            node("MatMul", "g v", "y", name="two"),
+        ],
+        {"x": (1, 20)},
+        2,
+        u=random(20, 60),
+        pair=np.arange(40) // 2 * 3 + np.arange(40) % 2,
+        v=random(40, 9),
+    ),
     "an image that a layer reads": made([layer("x", "rgb")], {"x": (1, 3, 34, 36)}),
     "channels last, which tokens are": made(
         [node("Transpose", "x", "i", perm=[0, 3, 1, 2]), layer("i", "rgb")], {"x": (1, 34, 36, 3)}
@@ -167,3 +239,9 @@ def test_integers(tmp_path: Path):
     graph.verify()
     assert can_stream(graph.tensors[graph.inputs[0]].image)
     assert raptor.compile(model, **CHIP).validate(samples=8).verdict == "pass"
+
+
+@pytest.mark.parametrize("name", ["elements of an input", "elements of a result"])
+def test_integers_between_layers(name: str, tmp_path: Path):
+    model = quantise(BETWEEN_LAYERS[name], tmp_path)
+    assert raptor.compile(model, **CHIP).validate(samples=4).verdict == "pass"

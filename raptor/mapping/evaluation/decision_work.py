@@ -4,7 +4,10 @@ The walk follows the rules by which `raptor.spatial.lowering` places nodes, for 
 messages are counted between the cores that will exchange them. Tests compare it with the simulator.
 """
 
-from raptor.graph.ir import Dot, Filter, Graph, Move, Node
+from collections import Counter
+from collections.abc import Collection
+
+from raptor.graph.ir import Dot, Filter, Graph, Move, Node, Take
 from raptor.graph.layers import filter_key
 from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LineFlow, LineUnfolding
 from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, PlacedCell
@@ -16,9 +19,15 @@ from raptor.mapping.evaluation.node_work import NodeWork
 from raptor.mapping.evaluation.product_work import add_product
 from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.evaluation.whole_layer_work import add_whole_layer
-from raptor.mapping.evaluation.whole_work import add_whole_node, cut_lines, store_output
+from raptor.mapping.evaluation.whole_work import add_whole_node, bring_whole, cut_lines, store_output
 from raptor.mapping.modes.line_streaming import can_stream_product
-from raptor.mapping.modes.produced_constants import choose_produced, product_ns
+from raptor.mapping.modes.produced_constants import (
+    choose_produced,
+    fit_constants,
+    loads_at_port_ns,
+    product_ns,
+    relieve_port,
+)
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS
 
@@ -69,10 +78,26 @@ def _add_node(walk: WorkWalk, node: Node) -> None:
             walk.start_work(node.output, 1, walk.needs_all(node))
         case Dot() as operator if can_stream_product(walk.graph, node, walk.facts.parts, walk.facts.views):
             add_product(walk, node, operator)
+        case Take() if walk.gatherers(node):
+            _add_lookup(walk, node)
         case Move() if moves_by_line(walk, node):
             add_line_move(walk, node)
         case _:
             add_line_node(walk, node)
+
+
+def _add_lookup(walk: WorkWalk, node: Node) -> None:
+    """Adds an embedding lookup that has cores of its own: each loads a row of the table for each of its pixels."""
+    image, parts = walk.image(node.output), walk.facts.parts[node.output]
+    cells = tuple(PlacedCell(*cols, core) for cols, core in walk.gatherers(node))
+    work = walk.start_work(node.output, image.rows, walk.needs_all(node))
+    for cell in cells:
+        bring_whole(walk, work, node.inputs[0], cell.core)
+        pixels = image.rows * cell.width
+        for low, high in parts:
+            work.load(walk.chip(node.output), cell.core, high - low, pixels)
+        work.compute_ns[cell.core] += len(parts) * pixels * 4 * ISSUE_NS
+    walk.layouts[node.output] = CellLayout(image, parts, (tuple(cells for _ in parts),))
 
 
 def _add_layer(walk: WorkWalk, node: Node, operator: Filter) -> None:
@@ -91,17 +116,37 @@ def _add_layer(walk: WorkWalk, node: Node, operator: Filter) -> None:
 
 
 def _add_constants(walk: WorkWalk) -> None:
-    """Adds what brings the constants of each core there: loads, or one product of free crossbars if that is faster."""
+    """Adds what brings the constants of each core there: loads, or one product of free crossbars if that is faster.
+
+    Where the port of global memory would bind, more cores make theirs, as `choose_constants` of the refinement decides.
+    """
     arch, makes = walk.arch, walk.flow is not None and walk.flow.makes_constants
+    spare: dict[int, dict[object, int]] = {}
     for core, constants in walk.constants.items():
-        work, sizes = walk.constant_readers[core], {key: size for key, (size, _) in constants.items()}
-        free = arch.xbars_per_core - walk.crossbars[core]
+        sizes, free = {key: size for key, (size, _) in constants.items()}, arch.xbars_per_core - walk.crossbars[core]
         produced = choose_produced(sizes, free, arch) if makes else set[object]()
-        if produced:
-            work.load(arch, core, 1)
-            work.compute_ns[core] += product_ns([sizes[key] for key in produced], arch) + ISSUE_NS
-        for key, (size, pixels) in constants.items():
-            if key in produced:
-                work.copy(arch, core, size, sum(pixels))
-            else:
-                work.load(arch, core, size)
+        if makes and not produced and (fitting := fit_constants(sizes, free, arch)):
+            spare[core] = {key: sizes[key] for key in sizes if key in fitting}
+        else:
+            _add_constants_of(walk, core, produced)
+    busy_ns = Counter[int]()
+    for work in walk.works:
+        busy_ns.update(work.core_ns(arch))
+    port_ns = sum(memory.port_ns for work in walk.works for memory in work.memory.values())
+    port_ns += sum(loads_at_port_ns(sizes.values(), arch) for sizes in spare.values())
+    relieved = {*relieve_port(spare, busy_ns, port_ns, arch)}
+    for core, sizes in spare.items():
+        _add_constants_of(walk, core, {*sizes} if core in relieved else set())
+
+
+def _add_constants_of(walk: WorkWalk, core: int, produced: Collection[object]) -> None:
+    """Adds the loads of the constants of a core, and the product and the copies of those that it produces."""
+    arch, work, constants = walk.arch, walk.constant_readers[core], walk.constants[core]
+    if produced:
+        work.load(arch, core, 1)
+        work.compute_ns[core] += product_ns([constants[key][0] for key in produced], arch) + ISSUE_NS
+    for key, (size, pixels) in constants.items():
+        if key in produced:
+            work.copy(arch, core, size, sum(pixels))
+        else:
+            work.load(arch, core, size)

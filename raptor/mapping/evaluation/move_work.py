@@ -18,7 +18,7 @@ from raptor.mapping.evaluation.region_origins import LineRegion, MoveRegion, Ope
 from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.evaluation.whole_work import cut_lines
 from raptor.mapping.modes.epilogue_cost import find_pointwise_readers
-from raptor.mapping.modes.line_streaming import Range
+from raptor.mapping.modes.line_streaming import Range, cut_channels
 from raptor.target.timing import ISSUE_NS, copy_ns, vector_ns
 
 Ints = npt.NDArray[np.int64]
@@ -168,21 +168,39 @@ def materialise(walk: WorkWalk, name: str) -> None:
             materialise(walk, operand)
     made = walk.makers[name][0] if name in walk.makers else walk.start_work(name, 1, walk.needs_all(node))
     if name not in walk.facts.parts:
-        origins = find_origins(walk, node)
-        gather(walk, made, origins, origins.core)
-        walk.bind_tiles(name, [origins.core])
+        _materialise_tiles(walk, made, node)
         return
     lines: list[CellLine] = []
     for y in range(image.rows):
         line: list[tuple[PlacedCell, ...]] = []
         for part in walk.facts.parts[name]:
-            cells = _wanted_cells(walk, name, part) or tuple(_owned_cells(walk, node, y))
+            own = tuple(PlacedCell(*cols, core) for cols, core in walk.gatherers(node))
+            cells = own or _wanted_cells(walk, name, part) or tuple(_owned_cells(walk, node, y))
             for cell in cells:
                 origins = view_origins(walk, node, y, part, (cell.first, cell.last))
                 gather(walk, made, origins, cell.core)
             line.append(cells)
         lines.append(tuple(line))
     walk.layouts[name] = CellLayout(image, walk.facts.parts[name], tuple(lines) if len({*lines}) > 1 else (lines[0],))
+
+
+def _materialise_tiles(walk: WorkWalk, made: NodeWork, node: Node) -> None:
+    """Adds the work that makes a view by tile: where a fully connected layer reads a tile, or where its elements are.
+
+    A view of several pixels is made in one place.
+    """
+    name, image = node.output, walk.image(node.output)
+    reader = walk.decision.find_dense_reader(walk.facts.readers.get(name, ()))
+    if reader is None or image.pixels > 1:
+        origins = find_origins(walk, node)
+        gather(walk, made, origins, origins.core)
+        walk.bind_tiles(name, [origins.core])
+        return
+    tiles = cut_channels(image.channels, walk.facts.tile)
+    cores = [reader.reading_core(channels) for channels in tiles]
+    for channels, core in zip(tiles, cores, strict=True):
+        gather(walk, made, find_origins(walk, node, (0, (0, 1), channels)), core)
+    walk.bind_tiles(name, cores)
 
 
 def _wanted_cells(walk: WorkWalk, name: str, part: Range) -> tuple[PlacedCell, ...]:

@@ -4,10 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
-import numpy as np
-
-from raptor.graph.ir import Filter, Graph, Move, Node
-from raptor.graph.rearrangement import MoveOrigins
+from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.decision import LineGrid
 from raptor.mapping.knobs import (
@@ -43,7 +40,6 @@ from raptor.target.timing import (
     message_ns,
     mvmul_ns,
     vector_element_ns,
-    vector_ns,
 )
 
 WASTEFUL_SHARE = 0.6
@@ -58,59 +54,30 @@ CountedBlocks = tuple[tuple[LineBlock, int], ...]
 
 
 def load_plans(
-    image: Image, arch: Target, parts: ChannelRanges = (), after: Epilogue = NO_EPILOGUE
+    image: Image, arch: Target, parts: ChannelRanges = (), after: Epilogue = NO_EPILOGUE, lines: int = 0
 ) -> Iterator[LayerPlan]:
     """Yields plans to load a model input: every core loads what it needs, or loaders load columns and pass them on.
 
     A plan without loaders has a grid without cores. `parts`: channel ranges of the input. `after`: epilogue of the
-    load, which depends on the input alone.
+    load, which depends on the input alone. `lines`: lines that moves make of the input, if these are more than it has;
+    each reader then takes a message for each of them.
     """
     widths = [high - low for low, high in parts]
     line, readers = image.width * image.channels, estimate_input_readers(arch)
     flit = memory_flit_ns(arch)
     read_ns = readers * (load_ns(arch, -(-2 * line // readers)) - flit) + flit
-    yield LayerPlan(LineGrid((), (), (), 1, 1, 0, 1), 0, image.rows * read_ns + after.core_ns(1, 1, widths))
-    for cols in _splits((0, image.width), readers):
+    moved = max(0, lines - image.rows) * readers
+    moved_ns = moved * (message_ns(arch, -(-image.elements // max(1, moved))) + MESSAGE_OVERHEAD_NS)
+    first_ns = image.rows * read_ns + moved * flit + after.core_ns(1, 1, widths)
+    yield LayerPlan(LineGrid((), (), (), 1, 1, 0, 1), 0, first_ns)
+    for cols in split_evenly((0, image.width), readers):
         shares = [(end - begin) * image.channels for begin, end in cols]
         pieces = readers / len(cols) + 1
         message = message_ns(arch, -(-line // readers)) + MESSAGE_OVERHEAD_NS
         # All loaders share the only port of global memory, where small loads take nearly as long as large ones.
         port_ns = sum(global_port_ns(arch, share) for share in shares)
         line_ns = max(load_ns(arch, max(shares)) + pieces * message, port_ns)
-        yield LayerPlan(
-            LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1),
-            0,
-            image.rows * line_ns + after.core_ns(1 / len(cols), 1, widths),
-        )
-
-
-def gather_plans(
-    node: Node, graph: Graph, arch: Target, parts: ChannelRanges, after: Epilogue = NO_EPILOGUE
-) -> Iterator[LayerPlan]:
-    """Yields plans to put together lines from model inputs (`find_gathers`), some columns on each core.
-
-    A core loads all that its columns need of each line of an input at once, if it is dense, and copies it in runs.
-    `parts`: channel ranges of the result. `after`: epilogue of the result.
-    """
-    assert isinstance(node.operator, Move)
-    image, given = graph.tensors[node.output].image, [graph.tensors[name].image for name in node.inputs]
-    sources = node.operator.sources.reshape(image.rows, image.width, image.channels)
-    places = MoveOrigins.from_sources(node.operator.sources, image, given)
-    widths, readers = [high - low for low, high in parts], estimate_input_readers(arch)
-    line = image.width * image.channels
-    message = message_ns(arch, -(-line // readers)) + MESSAGE_OVERHEAD_NS
-    for cols in _splits((0, image.width), arch.usable_cores):
-        port_ns, busiest_ns = 0.0, 0.0
-        for own in cols:
-            read = places.columns_read(own)
-            sizes = [(high - low) * given[t].channels for (t, _), (low, high) in read.items()]
-            port_ns += sum(global_port_ns(arch, size) for size in sizes)
-            moved = sources[:, slice(*own)].reshape(image.rows, -1)
-            runs = image.rows + int(np.count_nonzero(np.diff(moved, axis=1) != 1))
-            copy_ns = runs * (vector_ns(arch, -(-moved.size // runs), 1) + ISSUE_NS)
-            busiest_ns = max(busiest_ns, copy_ns + sum(load_ns(arch, size) for size in sizes))
-        sent_ns = image.rows * (readers / len(cols) + 1) * message
-        core_ns = max(busiest_ns + sent_ns, port_ns) + after.core_ns(1 / len(cols), 1, widths)
+        core_ns = image.rows * line_ns + moved_ns / len(cols) + after.core_ns(1 / len(cols), 1, widths)
         yield LayerPlan(LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, core_ns)
 
 
@@ -128,7 +95,7 @@ def enumerate_plans(
     """
     window = operator.window
     outs = output_ranges(operator, parts, arch)
-    for cols in _splits((0, window.out_dims[-1]), arch.usable_cores):
+    for cols in split_evenly((0, window.out_dims[-1]), arch.usable_cores):
         widest = _widest(cols)
         extras = {
             (len(groups), len(chosen)): _after_ns(after, window, cols, chosen, len(groups))
@@ -378,7 +345,7 @@ def _mvmul_ns(arch: Target, xbars: int) -> float:
     return mvmul_ns(arch, xbars)
 
 
-def _splits(whole: Range, most: int) -> Iterator[tuple[Range, ...]]:
+def split_evenly(whole: Range, most: int) -> Iterator[tuple[Range, ...]]:
     """Yields partitions of a range into at most `most` nearly equal pieces, one for each size of the largest piece."""
     start, stop = whole
     known: set[int] = set()
@@ -398,5 +365,5 @@ def _even(start: int, stop: int, pieces: int) -> Iterator[Range]:
 
 def _groupings(parts: ChannelRanges) -> Iterator[tuple[tuple[Range, ...], ...]]:
     """Yields partitions of neighbouring parts into groups of nearly equal numbers of parts."""
-    for pieces in _splits((0, len(parts)), len(parts)):
+    for pieces in split_evenly((0, len(parts)), len(parts)):
         yield tuple(parts[a:b] for a, b in pieces)

@@ -1,7 +1,7 @@
 """Finds the tensors that stream line by line, and cuts their channels into ranges."""
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 
@@ -20,6 +20,7 @@ from raptor.graph.ir import (
     Rename,
     Softmax,
     Stencil,
+    Take,
 )
 from raptor.graph.layers import layer_target
 from raptor.graph.rearrangement import MoveOrigins
@@ -42,11 +43,21 @@ SHARE_OF_COLUMNS = 0.9
 """Share of a core's columns for the blocks inside an image; blocks at its edges have matrices of their own."""
 
 
+WIDE_XBARS, CORES_PER_RANGE = 20, 32
+"""Largest number of crossbars of a block's matrix where ranges are narrower anyway, and cores of the chip for a range.
+
+A product of 20 crossbars takes 1.7 times as long as one of a single crossbar on `bench`. Intervals on 400 cores for 16,
+20 and 32 crossbars, and without, in us: 11x11 kernels on 20 x 24 pixels 384, 310, 332, 373; 80 taps of a signal 109,
+117, 149, 192. Each core of the layer before sends to all ranges, so there are few on small chips.
+"""
+
+
 def output_ranges(operator: Filter, ins: ChannelRanges, arch: Target) -> ChannelRanges:
     """Cuts the output channels of a layer into ranges of at most the rows of a crossbar.
 
     A block of input pixels is multiplied for all output pixels that read it: as many columns as these have channels. If
-    a core has too few for one pixel and all channels of a range, ranges are narrower, so that it holds full blocks.
+    a core has too few for one pixel and all channels of a range, ranges are narrower, so that it holds full blocks, and
+    on a large chip narrower still, so that more cores share the work of a block.
     `ins`: channel ranges of the input. `arch`: the target with the widths of the layer.
     """
     outs, window, rows = operator.weights.shape[2], operator.window, arch.xbar_rows
@@ -54,7 +65,8 @@ def output_ranges(operator: Filter, ins: ChannelRanges, arch: Target) -> Channel
     if operator.groups > 1 or window.tap_count == 1 or most_outputs_reading(window, 1) * min(outs, rows) <= columns:
         return cut_channels(outs, rows)
     block = most_outputs_reading(window, max(pixels_per_block(part, rows) for part in ins))
-    count = min(outs, max(-(-outs // rows), math.ceil(outs * block / (SHARE_OF_COLUMNS * columns))))
+    finer = min(math.ceil(outs * block / (WIDE_XBARS * arch.outputs_per_xbar)), arch.usable_cores // CORES_PER_RANGE)
+    count = min(outs, max(-(-outs // rows), math.ceil(outs * block / (SHARE_OF_COLUMNS * columns)), finer))
     return tuple((outs * i // count, outs * (i + 1) // count) for i in range(count))
 
 
@@ -118,19 +130,41 @@ def _is_view(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], multi
         return False
     if all(graph.tensors[name].image.pixels == 1 for name in node.inputs):
         return node.output in parts and is_token_layout(graph.tensors[node.output].image)
+    if node.output in parts and node.output not in multiplied and takes_short_runs(graph, node):
+        return False
     tokens = any(is_token_layout(graph.tensors[name].image) for name in (*node.inputs, node.output))
     operand = node.output in multiplied and node.output not in parts
     return (tokens or operand) and all(name in parts for name in node.inputs)
 
 
 def find_gathers(graph: Graph, parts: Mapping[str, ChannelRanges]) -> dict[str, Node]:
-    """Returns the moves of model inputs that get cores of their own, by name of the result.
+    """Returns the moves and embedding lookups that get cores of their own, by name of the result.
 
-    Their lines are put together from many lines. The inputs are there from the beginning, so each of some cores can
-    load what its columns need. `parts`: see `line_channel_ranges`.
+    Moves that put lines together from many lines of model inputs: these are there from the beginning, so each of some
+    cores can load what its columns need. Moves that cut vectors into pixels, and lookups: each of some cores takes some
+    pixels. `parts`: see `line_channel_ranges`.
     """
-    views, read = find_views(graph, parts), {name for node in graph.nodes for name in node.inputs}
-    return {node.output: node for node in graph.nodes if node.output in read - views and _is_gather(graph, node, parts)}
+    views, readers = find_views(graph, parts), graph.readers()
+    attends = any(isinstance(node.operator, Dot) for node in graph.nodes)
+    found: dict[str, Node] = {}
+    for node in graph.nodes:
+        read = readers.get(node.output, ())
+        if isinstance(node.operator, Take):
+            chosen = node.output in parts and not attends  # tokens of a transformer are taken where they are read
+        elif node.output in views:
+            chosen = _cuts_vector(graph, node, read)
+        else:
+            chosen = _is_gather(graph, node, parts)
+        if read and chosen:
+            found[node.output] = node
+    return found
+
+
+def _cuts_vector(graph: Graph, node: Node, readers: Sequence[Node]) -> bool:
+    """True if a move cuts a tensor of one pixel into pixels of one line, for element-wise functions alone."""
+    image = graph.tensors[node.output].image
+    alone = len(node.inputs) == 1 and graph.tensors[node.inputs[0]].image.pixels == 1
+    return alone and image.rows == 1 and all(isinstance(reader.operator, Elementwise) for reader in readers)
 
 
 def _is_gather(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges]) -> bool:
@@ -141,7 +175,18 @@ def _is_gather(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges]) -> 
         return False
     images = [graph.tensors[name].image for name in node.inputs]
     places = MoveOrigins.from_sources(node.operator.sources, graph.tensors[node.output].image, images)
-    return places.most_lines() > MOST_LINES
+    return places.most_lines() > MOST_LINES or takes_short_runs(graph, node)
+
+
+def takes_short_runs(graph: Graph, node: Node) -> bool:
+    """True if a node moves elements of model inputs in runs of, on average, less than half a pixel of the result.
+
+    So does a `Gather` by an index of single elements. Each run is copied, which is far more work than to load them.
+    """
+    if not isinstance(node.operator, Move) or not set(graph.inputs).issuperset(node.inputs):
+        return False
+    runs = int(np.count_nonzero(np.diff(node.operator.sources.reshape(-1)) != 1)) + 1
+    return runs > 2 * graph.tensors[node.output].image.pixels
 
 
 def can_stream_product(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], views: Container[str]) -> bool:

@@ -8,6 +8,7 @@ is cut into lines again when a later node needs lines.
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 from msgspec import structs
@@ -25,6 +26,7 @@ from raptor.graph.ir import (
     Rename,
     Requantise,
     Stencil,
+    Take,
 )
 from raptor.graph.layers import filter_key
 from raptor.graph.rearrangement import MoveOrigins
@@ -50,6 +52,7 @@ from raptor.spatial.lowering.line_windows import (
     window_cells,
 )
 from raptor.spatial.lowering.streamed_lines import StreamedLines
+from raptor.spatial.lowering.tile_lowering import embedding_table
 from raptor.spatial.lowering.tile_ops import stencil_op, tile_op_maker
 from raptor.spatial.operations import Pool as PoolTile
 from raptor.spatial.operations import Stencil as StencilTile
@@ -86,6 +89,8 @@ class LineLowering(StreamedLines):
                 self.concat_lines(node)
             case Move() as operator if self.moves_lines(node, operator):
                 self.move_lines(node, operator)
+            case Take() as operator if node.output in self.flow.loaders:
+                self.take_lines(node, operator)
             case Rename() if node.inputs[0] in self.grids and self.same_pixels(node.output, node.inputs[0]):
                 self.bind_grid(node.output, node.name, self.grids[node.inputs[0]])
             case _:
@@ -399,6 +404,23 @@ class LineLowering(StreamedLines):
         moved = LineMove(node, self.element(node.output), parts, places, grids, lead, gatherers)
         grid = moved.lower(self.emit, partial(self.line_on, node), self.residency.core_of)
         self.bind_grid(node.output, node.name, grid)
+
+    def take_lines(self, node: Node, operator: Take) -> None:
+        """Emits an embedding lookup, some columns of each line on each of its cores."""
+        image, parts, element = (
+            self.graph.tensors[node.output].image,
+            self.parts_of[node.output],
+            self.element(node.output),
+        )
+        made: MadeCells = {}
+        for p, part in enumerate(parts):
+            table = embedding_table(node.output, operator, TensorRegion(part, (0, image.rows)), element)
+            for y, (cols, core) in product(range(image.rows), self.flow.loaders[node.output]):
+                tile = Tile(cell_name(node.output, y, p, cols), 1, cols[1] - cols[0], part[1] - part[0], element)
+                op = self.embedding_lookup(node, table, tile, y * image.width + np.arange(*cols))
+                self.emit(Compute(node.name, node.op_type, node.output, (), (op,), (tile,)), core, y / image.rows)
+                made.setdefault((y, p), []).append(LineCell(cols, tile))
+        self.bind_cells(node, parts, made)
 
     def concat_lines(self, node: Node) -> None:
         """Binds a concatenation of channels to the cells of its inputs; nothing is moved."""

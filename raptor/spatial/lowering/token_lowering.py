@@ -129,11 +129,19 @@ class TokenLowering(LineLowering):
         """Materialises a view completely: on the cores that will read it if known, else on the operands' cores."""
         node, image = self.views[name], self.image(name)
         if name not in self.parts_of:
-            core = self.owners(name, 0)[0][1]
-            made = [(r, self.gathered_view(name, f"{name}.{i}", r, core, whole=True)) for i, r in self.regions(image)]
+            reader = self.decision.find_dense_reader(self.readers.get(name, ()))
+            made: list[tuple[TensorRegion, Tile]] = []
+            for i, region in self.regions(image):
+                core = (
+                    self.owners(name, 0)[0][1]
+                    if reader is None or image.pixels > 1
+                    else reader.reading_core(region.channels)
+                )
+                made.append((region, self.gathered_view(name, f"{name}.{i}", region, core, whole=True)))
             self.bind(name, node.name, made)
             return
-        wanted = [self.wanted(name, part) for part in self.parts_of[name]]
+        own = [*self.flow.loaders.get(name, ())]
+        wanted = [own or self.wanted(name, part) for part in self.parts_of[name]]
         cells: MadeCells = {}
         for y in range(image.rows):
             owners = self.owners(name, y) if None in wanted else []

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +19,30 @@ from msgspec import structs
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.decision import Matrix
-from raptor.mapping.modes.produced_constants import choose_produced, count_crossbars
+from raptor.mapping.modes.produced_constants import (
+    choose_produced,
+    count_crossbars,
+    fit_constants,
+    loads_at_port_ns,
+    relieve_port,
+)
 from raptor.mapping.refinement import ProducedConstants, RefinementError
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import SpatialGraph
+from raptor.spatial.operation_costs import CostModel
 from raptor.spatial.operations import ApplyLine, Move, Stencil, Vector
 from raptor.spatial.placed_graph import Partition
+from raptor.spatial.scheduling.alap_schedule import partition_work
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.arch import Target
 from raptor.target.chip_elements import MODELLED_FLOAT
+
+if TYPE_CHECKING:
+    from raptor.mapping.scheduling.schedule_kernel import SampleWork
+
+LEAST_AT_PORT = 0.5
+"""Least time of loads that products could replace, relative to the operations of the busiest core, for more of them to
+be considered: the port may bind only then."""
 
 _Shape = tuple[int, int, int]
 """Rows, width and channels of a tile, each row of which repeats one pixel of a constant."""
@@ -108,19 +124,56 @@ class ConstantUses:
 
 
 def choose_constants(partition: Partition, uses: ConstantUses, arch: Target) -> tuple[ProducedConstants, ...]:
-    """Returns the cores on which a product takes less time than the loads of the constants that fit."""
-    used, chosen = _used_xbars(partition), list[ProducedConstants]()
+    """Returns the cores on which products make constants, with the constants that are still loaded there.
+
+    A core makes its constants if that takes less time than their loads. More cores make theirs where the port of global
+    memory binds (`relieve_port`).
+    """
+    used, made, spare = _used_xbars(partition), dict[int, set[bytes]](), dict[int, dict[bytes, int]]()
     for core, constants in sorted(uses.by_core.items()):
         elements = {key: tile.elements for key, tile in constants.values().items()}
-        kept = choose_produced(elements, arch.xbars_per_core - used[core], arch)
-        if not kept:
-            continue
-        loaded = tuple(dict.fromkeys(name for (name, _), t in constants.uses.items() if t.values.tobytes() not in kept))
+        free = arch.xbars_per_core - used[core]
+        if kept := choose_produced(elements, free, arch):
+            made[core] = kept
+        elif kept := fit_constants(elements, free, arch):
+            spare[core] = {key: elements[key] for key in elements if key in kept}
+    chosen = _as_records(uses, made)
+    if not spare or not _may_bind_port(partition, spare, arch):
+        return chosen
+    work = partition_work(make_constants(partition, uses, chosen, arch), arch)
+    relieved = relieve_port(spare, _core_ns(work), float(work.memory_ns.sum()), arch)
+    return _as_records(uses, made | {core: set(spare[core]) for core in relieved})
+
+
+def _as_records(uses: ConstantUses, made: Mapping[int, Collection[bytes]]) -> tuple[ProducedConstants, ...]:
+    """Returns the records of cores that make these constants, by bytes; neighbours with equal records share one."""
+    chosen: list[ProducedConstants] = []
+    for core, kept in sorted(made.items()):
+        uses_of_core = uses.by_core[core].uses.items()
+        loaded = tuple(dict.fromkeys(name for (name, _), t in uses_of_core if t.values.tobytes() not in kept))
         if chosen and (chosen[-1].stop, chosen[-1].loaded) == (core, loaded):
             chosen[-1] = replace(chosen[-1], stop=core + 1)
         else:
             chosen.append(ProducedConstants(core, core + 1, loaded))
     return tuple(chosen)
+
+
+def _may_bind_port(partition: Partition, spare: Mapping[int, Mapping[bytes, int]], arch: Target) -> bool:
+    """True if loads of `spare` constants take a large part of the work of the busiest core: a cheap lower bound."""
+    loads_ns = sum(loads_at_port_ns(sizes.values(), arch) for sizes in spare.values())
+    flow, costs = partition.graph.dataflow, CostModel(arch, partition.graph.filters)
+    of_form = np.array([costs.op_ns(op, compute) for op, compute in flow.forms])
+    core_ns = np.bincount(np.array(partition.cores)[flow.op_compute], of_form[flow.op_form])
+    return loads_ns > LEAST_AT_PORT * float(core_ns.max())
+
+
+def _core_ns(work: "SampleWork") -> dict[int, float]:
+    """Returns the time in ns for which the steps of a sample occupy each core, as readers and as senders."""
+    sends = work.peer >= 0
+    owners = np.concatenate([work.core, work.peer[sends]])
+    times_ns = np.concatenate([work.occupied_ns, (work.sender_ns + work.wire_ns)[sends]])
+    found: list[float] = np.bincount(owners, times_ns).tolist()
+    return dict(enumerate(found))
 
 
 def make_constants(
