@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from raptor.integrations import torch as torch
     from raptor.tools.quantise import Quantisation, quantize
     from raptor.tools.quantise.precision_search import search_policy
-    from raptor.tools.trim import TrimmedProgram, trim
+    from raptor.tools.trim.trim_output import TrimmedProgram, trim
 
     backend, session = onnx_backend, onnxruntime_session
 
@@ -68,8 +68,8 @@ _HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.api")
     "Quantisation": "raptor.tools.quantise",
     "quantize": "raptor.tools.quantise",
     "search_policy": "raptor.tools.quantise.precision_search",
-    "TrimmedProgram": "raptor.tools.trim",
-    "trim": "raptor.tools.trim",
+    "TrimmedProgram": "raptor.tools.trim.trim_output",
+    "trim": "raptor.tools.trim.trim_output",
 }
 
 

@@ -305,7 +305,12 @@ COMMANDS = {
     ),
     "explain": Command(
         ("explain", "out"),
-        {"--what-if": ("--what-if",), "--json": ("--json", "found.json"), "--quiet": ("--quiet",)},
+        {
+            "--what-if": ("--what-if",),
+            "--certificate": ("--certificate", "bound.json"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
     ),
     "arch list": Command(("arch", "list"), {}),
     "arch show": Command(("arch", "show", "isaac"), {"--json": ("--json",), "--bits": ("--bits", "4")}),

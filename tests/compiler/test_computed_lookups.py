@@ -139,7 +139,7 @@ SPATIAL = {
 @pytest.mark.parametrize("name", SPATIAL)
 def test_defects_in_tiles(name: str):
     change, message = SPATIAL[name]
-    program, driver = compiled(take_graph(table(11, 3), (2, 5)))
+    program, driver = compiled(take_graph(table(11, 3), (2, 5)), mapping="raptor")
     assert program.artifacts is not None
     graph, arch = driver.results["partition"].graph, program.artifacts.arch
     verify_spatial(graph, arch)
@@ -164,7 +164,7 @@ def through_a_copy(graph: SpatialGraph, elements: int, first: int) -> SpatialGra
 
 
 def test_ids_may_be_copied():
-    program, driver = compiled(take_graph(table(11, 3), (2, 5)))
+    program, driver = compiled(take_graph(table(11, 3), (2, 5)), mapping="raptor")
     assert program.artifacts is not None
     graph, arch = driver.results["partition"].graph, program.artifacts.arch
     count = next(op.ids[0].elements for c in graph.computes for op in c.body if isinstance(op, TakeRows))
@@ -203,7 +203,7 @@ STREAMS = {
 def test_defects_in_streams(name: str):
     """`verify_streams` finds them all; the validator and `check` those that can reach other bytes than the table's."""
     instruction, field, add, refusal = STREAMS[name]
-    program, driver = compiled(take_graph(table(11, 9), (2, 5)), xbar=(16, 16))
+    program, driver = compiled(take_graph(table(11, 9), (2, 5)), xbar=(16, 16), mapping="raptor")
     assert program.artifacts is not None
     streams, pim = driver.results["generate"], driver.results["allocate"]
     arch, memory = program.artifacts.arch, program.artifacts.memory
@@ -253,10 +253,10 @@ def test_a_table_beyond_one_register(monkeypatch: pytest.MonkeyPatch):
 
 POWERS = {"reg_file_read": 1.25, "reg_file_write": 2.5, "scalar": 3.75, "inst_fetch": 0.5, "inst_decode": 4.5}
 MEASURED = {
-    (1, False): (11174.0, 1629266.25),
-    (1, True): (11297.0, 1647724.25),
-    (8, False): (11011.0, 1605660.75),
-    (8, True): (11246.0, 1640349.75),
+    (1, False): (7028.0, 1028886.5),
+    (1, True): (7985.0, 1170045.25),
+    (8, False): (7028.0, 1029042.0),
+    (8, True): (7973.0, 1168566.5),
 }
 """Figures of pimsim-nn (commit f7446df) for the same files, ns and pJ, by `rob_size` and whether ids are computed."""
 

@@ -1,4 +1,4 @@
-"""Which output is the next value of which input: named by the user, or recognised by exporters' names."""
+"""States of a model: named by the user, or recognised by the names that exporters give them."""
 
 import pytest
 

@@ -66,12 +66,8 @@ def test_a_correction_moves_cores() -> None:
     assert slow.planned_ns[key] < 4 * plain.planned_ns[key]
 
 
-def test_many_readers_get_fewer_cores() -> None:
-    """A table that twelve layers read: on 400 cores, sending its lines takes longer than all other work."""
-    large = bench(400)
-    mapped = first_mapping("characters_12", large)
-    found = searched(mapped, large)
-    assert len({*found.cores}) <= 256 < len({*mapped.decision.cores})
+def test_more_cores_do_not_slow_a_table_with_many_readers() -> None:
+    """Twelve layers read the rows of one table: on 400 cores, one core must not send all of them."""
     times = [raptor.compile(build_model("characters_12"), arch="bench", cores=n).simulate() for n in (64, 400)]
     assert times[1].latency_ns <= 1.1 * times[0].latency_ns
 

@@ -9,7 +9,10 @@ from graphlib import TopologicalSorter
 
 from docgen.package_layers import PACKAGE_LAYERS, ROOT, find_imports, find_modules, package_of
 
-FOR_VALIDATOR = ("raptor.common", "raptor.target", "raptor.output.files", "raptor.output.round_files")
+FOR_VALIDATOR = (
+    *("raptor.common", "raptor.target"),
+    *("raptor.output.files", "raptor.output.resident_files", "raptor.output.round_files"),
+)
 """The judge shares no decision with the compiler: errors and other basics, the target, the schemas of files."""
 _LONG = {"raptor.mapping.transformer.token_cores"}
 """Files of more than 500 lines that stay until another search of mappings replaces them."""

@@ -178,11 +178,8 @@ def check_accesses(
                 end = start + size
                 if rules[op, RuleColumn.STRIDED] == 1 and slot == RS1:
                     end = start + width + (np.int64(d[i]) - 1) * width * max(np.int64(values[i, RS2]), np.int64(0))
-                if start < 0:
-                    faults[i] |= np.uint8(BELOW_ZERO)
-                    continue
-                faults[i] |= _beyond(end, limit, used[core])
-                if end > top:
+                faults[i] |= np.uint8(BELOW_ZERO) if start < 0 else _beyond(end, limit, used[core])
+                if start < 0 or end > top:
                     continue
                 if slot == RD:
                     if is_product:

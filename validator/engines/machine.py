@@ -232,6 +232,13 @@ def explain_fault(machine: Machine, fault: EngineFault) -> RaptorError:
     return ProgramError(core, pc, instruction, reasons[fault.stop])
 
 
+def read_address(machine: Machine, core: int) -> int:
+    """Returns the global address that the `sld` at which a core stopped reads."""
+    record = machine.words[int(machine.pc[core])].view(isa.RECORD)[0]
+    high, low = (int(machine.registers[core, int(record["rs1"]) + k]) for k in (0, 1))
+    return (high << 32) + (low & 0xFFFFFFFF) + int(record["c"])
+
+
 def _shifts(fault: EngineFault) -> str:
     return f"0 to {fault.bits}" if fault.bits else "0 and more"
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 from validator.engines import compiled_engine as compiled
 from validator.engines import machine, reference_engine
-from validator.engines.machine import EngineStop, Machine
+from validator.engines.machine import EngineStop, Machine, read_address
 from validator.engines.run_template import CaptureSpans, make_captures, make_empty_captures
 from validator.errors import IdError
 from validator.execution.inputs import check_named_arrays
@@ -65,7 +65,12 @@ def run_program(
     try:
         execute_machine(state, engine=engine, schedule=schedule, max_steps=max_steps)
     except IdError as e:
-        raise IdError(e.core, e.pc, e.instruction, f"{describe_token(program, e.core, e.pc)}{e.reason}") from None
+        raise IdError(
+            e.core,
+            e.pc,
+            e.instruction,
+            f"{describe_token(program, e.core, e.pc, read_address(state, e.core))}{e.reason}",
+        ) from None
     outputs = {place.name: read_output(state, place) for place in program.memory.outputs}
     outputs |= {place.output: read_state(state, place) for place in program.states}
     captured = read_captured(state, captures)

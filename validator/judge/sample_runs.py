@@ -59,7 +59,7 @@ class PairedRuns(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepStart:
-    """How a step finds the chip (None: after power-up), and the model's own states, by input."""
+    """State of the chip when a step begins (None: after power-up), and the model's own states, by input."""
 
     content: LocalContent | None
     states: Mapping[str, Floats]

@@ -11,6 +11,7 @@ from raptor.target import isa
 from raptor.target.computed_loads import ComputedLoadError, find_computed_loads
 from raptor.target.isa import OPCODE, Records
 from validator.errors import ProgramError
+from validator.program.coding import element_bytes
 from validator.program.program import Indices, LoadedProgram
 
 NOT_DECLARED = "it loads from a computed address, and no table of memory.json has its rows there"
@@ -50,10 +51,11 @@ def _unbounded(records: Records) -> Indices:
     return np.full(np.count_nonzero(records["opcode"] == OPCODE["sld"]), 2**31)
 
 
-def describe_token(program: LoadedProgram, core: int, pc: int) -> str:
+def describe_token(program: LoadedProgram, core: int, pc: int, address: int) -> str:
     """Returns the ONNX node and the token that an `sld` is for, as the beginning of a message; empty if unknown.
 
-    Tokens are counted from 0, in the order of the ids. Without steps.json, the node is not known.
+    address: global address of the id. Tokens are counted from 0, in the order of the ids; computed ids of which several
+    cores read some have no number. Without steps.json, the node is not known.
     """
     if files.STEPS not in program.manifest.files:
         return ""
@@ -64,8 +66,23 @@ def describe_token(program: LoadedProgram, core: int, pc: int) -> str:
     found = find_computed_loads(program.streams[core])
     nodes = np.array(mine.nodes)[np.searchsorted(mine.ends, found.read, side="right")]
     (at,) = np.flatnonzero(found.read == pc)[:1]
-    same = (nodes == nodes[at]) & (found.base == found.base[at])
-    return f"{steps.nodes[nodes[at]]}, token {int(same[:at].sum())}: "
+    token = _input_element(program, address)
+    if token is None and not any(nodes[at] in other.nodes for other in steps.cores if other.core != core):
+        same = (nodes == nodes[at]) & (found.base == found.base[at])
+        token = int(same[:at].sum())
+    return f"{steps.nodes[nodes[at]]}{'' if token is None else f', token {token}'}: "
+
+
+def _input_element(program: LoadedProgram, address: int) -> int | None:
+    """Returns the number, in C order, of the element of an input at a global address; None for other addresses."""
+    for place in program.memory.inputs:
+        each = element_bytes(place.coding, program.memory.element_bytes)
+        for tile in place.tiles:
+            offset = (address - tile.address) // each
+            if 0 <= offset < tile.region.elements(place.image):
+                numbers = place.image.to_pixels(np.arange(place.image.elements))
+                return int(numbers[tile.region.index()].ravel()[offset])
+    return None
 
 
 def check_lookups(core: int, records: Records, tables: Sequence[TablePlace]) -> None:

@@ -81,7 +81,7 @@ class CrossbarWriter(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResidentMemory:
-    """What stays in local memory between two samples: the programs that fill and exchange it, and its spans.
+    """Local memory that stays as it is between two samples: the programs that fill and exchange it, and its spans.
 
     `auxiliary`: streams by name of the program, `init`, `save` and `restore`; the latter two only with states. `spans`:
     [spans, 3], core, first byte and number of bytes. `states`: the model's states among it.

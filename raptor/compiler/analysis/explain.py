@@ -21,6 +21,7 @@ from raptor.compiler.analysis.memory_advice import advise_memory
 from raptor.compiler.analysis.proved_bound import ProvedBound, prove_interval, write_certificate
 from raptor.compiler.analysis.refinements import Change, changes
 from raptor.compiler.analysis.unstreamed_tensors import UnstreamedTensor, find_unstreamed_tensors
+from raptor.compiler.analysis.vector_work import VectorWork
 from raptor.compiler.compilation import set_residency
 from raptor.compiler.pass_driver import Driver
 from raptor.graph.ir import Filter, Graph
@@ -114,15 +115,6 @@ class ExplainedLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class VectorWork:
-    """Least time, in ns, that all vector units together work for an ONNX node."""
-
-    node: str
-    op_type: str
-    work_ns: float
-
-
-@dataclass(frozen=True, slots=True)
 class TimeBounds:
     """Lower bounds on latency and interval of a program, in ns.
 
@@ -165,15 +157,14 @@ class MappingExplanation:
     """The result of `explain`. Times are in ns.
 
     `interval_ns`: time between samples in the steady state. `binds`: a sentence that names the bottleneck. `changes`:
-    what the decision changes after the layers are placed, and the order of work. `whole`: tensors that are assembled
-    from lines or cut into lines, because some operator does not stream. `vector`: nodes with work on vector units,
-    most work first; only for integer programs, where most of it is requantisation. `zeros`: zeros in the matrices
-    of each layer, whose cells add errors on an imperfect chip; only for integer programs. `what_if`: results with
-    one part of the chip twice as fast, for each part; empty unless requested. `advice`: sentences about values that
-    could stay on the chip between two samples. `rounds`: for a program in rounds, where it was cut and why; `layers`
-    then lists the layers of all rounds, `latency_ns` is the time of a batch with writing, `interval_ns` is this time
-    divided by the samples of the batch, and the bounds are for the longest round. `proved`: a bound on the interval of
-    every mapping.
+    what the decision changes after the layers are placed, and the order of work. `whole`: tensors that are made of
+    lines or cut into lines, because some operator does not stream. Only for integer programs: `vector`, nodes with work
+    on vector units, most work first, mostly requantisation; `zeros`, zeros in the matrices of each layer, whose cells
+    add errors on an imperfect chip. `what_if`: results with one part of the chip twice as fast; empty unless requested.
+    `advice`: sentences about values that could stay on the chip between samples. `rounds`: for a program in rounds,
+    where it was cut and why; `layers` are then those of all rounds, `latency_ns` is the time of a batch with writing,
+    `interval_ns` this time divided by the samples of the batch, and the bounds are for the longest round. `proved`: a
+    bound on the interval of every mapping.
     """
 
     program: str
@@ -237,9 +228,8 @@ def explain(folder: str | Path, *, faster: bool = False, certificate: str | Path
     """Simulates the program in an output directory and explains its mapping. Changes nothing in it.
 
     `faster`: simulate the program with each part of the chip twice as fast, too. `certificate`: a file for the proof of
-    the bound on the interval of every mapping (docs/explanation/bounds.md). Raises `UserError` if the directory is not
-    a complete output, or if a certificate is wanted and there is no such bound, and `DeadlockError` if the program does
-    not end.
+    the bound (docs/explanation/bounds.md). Raises `UserError` if the directory is not a complete output, or a
+    certificate is wanted and there is no bound, and `DeadlockError` if the program does not end.
     """
     folder, faster = arguments.parse_path("folder", folder), arguments.parse_flag("faster", faster)
     file = None if certificate is None else arguments.parse_path("certificate", certificate)

@@ -77,7 +77,7 @@ def show_explanation(found: MappingExplanation, console: LiteralConsole, *, quie
     console.print(_totals(found))
     console.print(found.binds, style="bold")
     for sentence in found.advice:
-        console.print(sentence, soft_wrap=True)
+        console.print(sentence)
     console.print(_proved(found))
     if found.what_if:
         console.print()

@@ -64,7 +64,10 @@ def _area(facts: ProgramFacts) -> Iterator[KeyFigure]:
     macs = facts.report.macs if facts.report else None
     rate = Efficiency.compute(macs, known.interval_ns, sum(known.interval_energy_pj.values())) if known else None
     value = rate.tops / mm2 if rate and mm2 else None
-    yield KeyFigure("TOPS/mm2", value, _maybe(value, _four_digits), "effective TOPS of the whole chip, when streaming")
+    if macs:
+        yield KeyFigure(
+            "TOPS/mm2", value, _maybe(value, _four_digits), "effective TOPS of the whole chip, when streaming"
+        )
 
 
 def _resources(facts: ProgramFacts) -> Iterator[KeyFigure]:

@@ -241,7 +241,7 @@ def test_what_binds(explained: Mapping[str, MappingExplanation]):
 
 
 def test_the_port_binds_if_each_step_loads_and_stores(tmp_path: Path):
-    found = explain(_compiled(models.build("lstm", seed=0), tmp_path / "out", cores=200))
+    found = explain(_compiled(models.build("wavenet_cell", seed=0), tmp_path / "out", cores=200))
     assert found.binds.startswith("The port of global memory binds: it is busy ")
 
 

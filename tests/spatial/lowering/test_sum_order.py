@@ -83,7 +83,7 @@ def test_partial_sums_that_go_on_on_another_core(xbar: int, xbars_per_core: int)
 
 
 def test_lines_on_cores_of_one_and_of_two_ranges_of_channels():
-    chip = {"xbar": 8, "xbars_per_core": 40, "cores": 22}
+    chip = {"xbar": 8, "xbars_per_core": 16, "cores": 10}
     (layer,) = by_line(passes(CONVOLUTION, mapping="rows", **chip).decision).values()
     assert layer.grid.outs == ((0, 8), (8, 20))
     assert _differing(CONVOLUTION, 1, **chip) == 0

@@ -237,7 +237,11 @@ def test_report_json_needs_no_page(
     _, shown, _ = run(capsys, "report", outs[0], "--json", "figures.json")
     assert (shown, [p.name for p in tmp_path.iterdir()]) == ("", ["figures.json"])
     found = json.loads((tmp_path / "figures.json").read_text())
-    assert (found["version"], found["verdict"], found["not_modelled"][0]) == (3, None, "area")
+    assert (found["version"], found["verdict"], found["not_modelled"][0]) == (
+        3,
+        None,
+        "area of wiring, pads, clock and white space",
+    )
     _, shown, _ = run(capsys, "report", outs[0], "--json", "-", "-o", "page.html", "--validate")
     assert json.loads(shown)["verdict"] == "pass"
     assert (tmp_path / "page.html").is_file()
