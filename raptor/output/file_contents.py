@@ -224,9 +224,15 @@ def _resident_state(graph: SpatialGraph, pair: StatePair, program: PimProgram) -
         for number in core.resident.tolist():
             region = regions.get(core.steps.buffers.name(number))
             if region is not None:
-                place = {"channels": region.channels, "rows": region.rows, "cols": region.cols}
-                address = int(core.addresses[number])
-                tiles.append(resident_files.LocalTile(**place, core=core.core, address=address))
+                tiles.append(
+                    resident_files.LocalTile(
+                        channels=region.channels,
+                        rows=region.rows,
+                        cols=region.cols,
+                        core=core.core,
+                        address=int(core.addresses[number]),
+                    )
+                )
     return resident_files.ResidentState(
         input=pair.input,
         output=pair.output,

@@ -219,7 +219,7 @@ class StepColumns:
         """Returns some steps, by their numbers, in the given order."""
         counts = np.diff(self.start)[steps]
         start = np.append(0, np.cumsum(counts))
-        uses: Ints = np.repeat(self.start[steps] - start[:-1], counts) + np.arange(start[-1])
+        uses = np.arange(int(counts.sum())) + np.repeat(self.start[steps] - start[:-1], counts)
         columns = {name: getattr(self, name)[steps] for name in _COLUMNS}
         return replace(self, start=start, used=self.used[uses], **columns)
 
