@@ -124,8 +124,9 @@ def round_ticks(largest: float, most: int = 6) -> list[float]:
     """Returns round numbers from 0 to at most `largest`: multiples of 1, 2 or 5 times a power of ten."""
     if largest <= 0:
         return [0.0]
+    most = max(most, 2)
     power = 10.0 ** np.floor(np.log10(largest / most))
-    step = next(power * k for k in (1, 2, 5, 10) if largest / (power * k) <= most - 1 + 1e-9)
+    step = next(power * k for k in (1, 2, 5, 10, 20, 50) if largest / (power * k) <= most - 1 + 1e-9)
     return [float(f"{k * step:.12g}") for k in range(int(largest / step + 1e-9) + 1)]
 
 

@@ -77,6 +77,14 @@ def test_ticks_are_round(largest: float, ticks: list[float]) -> None:
     assert round_ticks(largest) == ticks
 
 
+@pytest.mark.parametrize("most", range(1, 9))
+def test_there_are_ticks_for_any_size(most: int):
+    for largest in np.geomspace(1e-9, 1e9, 400):
+        ticks = round_ticks(float(largest), most)
+        assert 2 <= len(ticks) <= max(most, 2)
+        assert ticks[-1] <= largest * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(("count", "named"), [(3, 3), (64, 64), (65, 33), (144, 48)])
 def test_every_core_is_named_while_there_is_room(count: int, named: int) -> None:
     cores = [2 * k + 5 for k in range(count)]
