@@ -81,7 +81,7 @@ def test_ticks_are_round(largest: float, ticks: list[float]) -> None:
 def test_there_are_ticks_for_any_size(most: int):
     for largest in np.geomspace(1e-9, 1e9, 400):
         ticks = round_ticks(float(largest), most)
-        assert 2 <= len(ticks) <= max(most, 2)
+        assert 1 <= len(ticks) <= max(most, 2)
         assert ticks[-1] <= largest * (1 + 1e-9)
 
 
