@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
+from validator.execution.inputs import check_named_arrays
 from validator.execution.resident_memory import LocalContent, power_up, restore_states, save_states
 from validator.execution.run import run_program
 from validator.program.program import LoadedProgram
@@ -50,10 +51,16 @@ class SteppedRun:
 
 
 def is_sequence(program: LoadedProgram, inputs: Mapping[str, Array]) -> bool:
-    """Checks whether the program has states, and some other input has one dimension more than in a step."""
+    """Checks whether the program has states, and some other input has one dimension more than in a step.
+
+    Raises `UserError` for inputs that are no arrays of numbers.
+    """
     states = {state.input for state in program.states}
+    if not states:
+        return False
+    inputs = check_named_arrays(program.memory.inputs, inputs)
     others = [place for place in program.memory.inputs if place.name not in states and place.name in inputs]
-    return bool(states) and any(np.ndim(inputs[place.name]) == len(place.shape) + 1 for place in others)
+    return any(np.ndim(inputs[place.name]) == len(place.shape) + 1 for place in others)
 
 
 def run_sequence(program: LoadedProgram, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -62,6 +69,7 @@ def run_sequence(program: LoadedProgram, inputs: Mapping[str, Array]) -> dict[st
     Returns the outputs of all steps, stacked, and the last value of each state. Inputs that are states give the first
     values. Raises `UserError` for inputs of other shapes or of different numbers of steps.
     """
+    inputs = check_named_arrays(program.memory.inputs, inputs)
     states = {state.input for state in program.states}
     places = [place for place in program.memory.inputs if place.name not in states]
     given = {place.name: inputs[place.name] for place in places if place.name in inputs}

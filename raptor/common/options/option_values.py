@@ -120,7 +120,7 @@ def parse_values_by_name(keyword: str, value: object) -> dict[str, Any]:
 
 def parse_states(keyword: str, value: object) -> dict[str, str]:
     """Returns the output of the model that is the next value of each input; `AUTOMATIC` for the text "auto"."""
-    if value == "auto":
+    if isinstance(value, str) and value == "auto":
         return dict(AUTOMATIC)
     expected = "outputs by input, such as {'h0': 'hn'}, or 'auto'"
     found = parse_dict(keyword, value, expected)
