@@ -4,17 +4,14 @@ Chips are in a row. The cores of a chip have neighbouring numbers, and chip k + 
 the routers on its path, as in one mesh, and takes `link_ns` more for each link. The global memory is on the first chip.
 """
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_option
 from raptor.common.options.arguments import argument_error
 from raptor.target.arch.flit_cost import FLIT_PJ, MEMORY_NS, ROUTER_NS, mesh_layout
-from raptor.target.arch.flit_cost_table import FlitCostTable
+from raptor.target.arch.flit_cost_table import FlitCostTable, make_cost_table
 from raptor.target.arch.pimsim_schema import ChipsConfig
 from raptor.target.arch.target import Link
 
@@ -63,23 +60,6 @@ def make_linked_table(cores_each: int, chips: ChipsConfig, memory_id: int) -> Fl
     row, col = chip * rows + local // cols, local % cols
     apart = np.abs(chip[:, None] - chip)
     hops = np.abs(row[:, None] - row) + np.abs(col[:, None] - col)
-    latency = _with_memory(ROUTER_NS * (1.0 + hops) + apart * chips.link_ns, MEMORY_NS + chip * chips.link_ns)
-    energy = _with_memory(FLIT_PJ + apart * chips.link_pj, FLIT_PJ + chip * chips.link_pj)
-    names = [*map(str, cores.tolist()), str(memory_id)]
-    content = orjson.dumps({"latency": _rows(latency, names), "energy": _rows(energy, names)}) + b"\n"
-    return FlitCostTable(Path("network.json"), content, latency, energy)
-
-
-def _with_memory(between: Floats, memory: Floats) -> Floats:
-    """Returns the costs between cores, with the global memory as the last row and column; 0 from a place to itself."""
-    whole = np.zeros((len(between) + 1, len(between) + 1))
-    whole[:-1, :-1], whole[:-1, -1], whole[-1, :-1] = between, memory, memory
-    np.fill_diagonal(whole, 0.0)
-    return whole
-
-
-def _rows(costs: Floats, names: list[str]) -> dict[str, dict[str, float]]:
-    found = {a: dict(zip(names, row, strict=True)) for a, row in zip(names, costs.tolist(), strict=True)}
-    for name in names:
-        del found[name][name]
-    return found
+    latency = ROUTER_NS * (1.0 + hops) + apart * chips.link_ns, MEMORY_NS + chip * chips.link_ns
+    energy = FLIT_PJ + apart * chips.link_pj, FLIT_PJ + chip * chips.link_pj
+    return make_cost_table(latency, energy, memory_id)

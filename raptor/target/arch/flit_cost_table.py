@@ -13,8 +13,10 @@ from typing import Literal, cast
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from raptor.common.errors import UserError
+from raptor.target.arch.pimsim_schema import NETWORK_FILE
 from raptor.target.instruction_json import DECODE_ERRORS
 
 Floats = npt.NDArray[np.float64]
@@ -95,6 +97,31 @@ class FlitCostFile:
         except DECODE_ERRORS as e:
             expected = "expected the objects latency and energy"
             raise UserError(f"network table {self._path}: {expected}: {fault}: {e}") from e
+
+
+def make_cost_table(
+    latency_ns: tuple[Floats, Floats], energy_pj: tuple[Floats, Floats], memory_id: int
+) -> FlitCostTable:
+    """Makes a table from costs: [cores, cores] between cores, and [cores] to the global memory, named `memory_id`."""
+    latency, energy = _with_memory(*latency_ns), _with_memory(*energy_pj)
+    names = [*map(str, range(len(latency) - 1)), str(memory_id)]
+    content = orjson.dumps({"latency": _rows(latency, names), "energy": _rows(energy, names)}) + b"\n"
+    return FlitCostTable(Path(NETWORK_FILE), content, latency, energy)
+
+
+def _with_memory(between: Floats, memory: Floats) -> Floats:
+    """Returns the costs between cores, with the global memory as the last row and column; 0 from a place to itself."""
+    whole = np.zeros((len(between) + 1, len(between) + 1))
+    whole[:-1, :-1], whole[:-1, -1], whole[-1, :-1] = between, memory, memory
+    np.fill_diagonal(whole, 0.0)
+    return whole
+
+
+def _rows(costs: Floats, names: list[str]) -> dict[str, dict[str, float]]:
+    found = {a: dict(zip(names, row, strict=True)) for a, row in zip(names, costs.tolist(), strict=True)}
+    for name in names:
+        del found[name][name]
+    return found
 
 
 def parse_table(path: Path, content: bytes, cores: int, memory_id: int) -> FlitCostTable:

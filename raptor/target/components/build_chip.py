@@ -6,17 +6,15 @@ a product are the sums of the parts. Values that the simulator would round are r
 
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from raptor.common.errors import UserError
 from raptor.target.arch import GLOBAL_MEMORY_ID, NETWORK_FILE
 from raptor.target.arch.flit_cost import mesh_layout
-from raptor.target.arch.flit_cost_table import FlitCostTable
+from raptor.target.arch.flit_cost_table import FlitCostTable, make_cost_table
 from raptor.target.arch.parse_file import parse_arch
 from raptor.target.arch.pimsim_file import ChipDescription
 from raptor.target.components.adc_model import estimate_adc
@@ -175,27 +173,9 @@ def make_network_table(parts: ComponentFile, cols: int) -> FlitCostTable:
     row, col = cores // cols, cores % cols
     hops = np.abs(row[:, None] - row) + np.abs(col[:, None] - col)
     memory_ns = 2 * router.ns if router.memory_ns is None else router.memory_ns
-    latency = _with_memory(router.ns * (1.0 + hops), np.full(len(cores), memory_ns))
     energy = router.pj * (1.0 + hops) + router.wire_pj * hops
-    pj = _with_memory(energy, energy[0])
-    names = [*map(str, cores.tolist()), str(GLOBAL_MEMORY_ID)]
-    content = orjson.dumps({"latency": _rows(latency, names), "energy": _rows(pj, names)}) + b"\n"
-    return FlitCostTable(Path(NETWORK_FILE), content, latency, pj)
-
-
-def _with_memory(between: Floats, memory: Floats) -> Floats:
-    """Returns the costs with the global memory as the last row and column; 0 from a place to itself."""
-    whole = np.zeros((len(between) + 1, len(between) + 1))
-    whole[:-1, :-1], whole[:-1, -1], whole[-1, :-1] = between, memory, memory
-    np.fill_diagonal(whole, 0.0)
-    return whole
-
-
-def _rows(costs: Floats, names: list[str]) -> dict[str, dict[str, float]]:
-    found = {a: dict(zip(names, row, strict=True)) for a, row in zip(names, costs.tolist(), strict=True)}
-    for name in names:
-        del found[name][name]
-    return found
+    latency = router.ns * (1.0 + hops), np.full(len(cores), memory_ns)
+    return make_cost_table(latency, (energy, energy[0]), GLOBAL_MEMORY_ID)
 
 
 # Areas
