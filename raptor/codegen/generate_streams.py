@@ -28,7 +28,7 @@ class CoreStream:
 class InstructionStreams:
     """Instruction streams of the cores that have work, by core.
 
-    `auxiliary`: those of the programs beside the samples, by name.
+    `auxiliary`: the streams of the auxiliary programs, by name of the program.
     """
 
     cores: Mapping[int, CoreStream]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StatePair:
-    """A state: the value of the model's `output` is that of its `input` for the next sample."""
+    """A state: the next sample reads the value of the model's `output` as its `input`."""
 
     input: str
     output: str

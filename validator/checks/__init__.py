@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from raptor.common.files import file_access
 from raptor.common.options import arguments
 from raptor.common.options.option_values import parse_arch_source
 from raptor.output import files
@@ -17,7 +16,7 @@ from raptor.output.resident_files import ResidentMap
 from raptor.target.arch import Target
 from raptor.target.isa import Records
 from validator.checks.findings import Finding, RuleTopic, Severity
-from validator.checks.load_subject import load_subject, read_network
+from validator.checks.load_subject import load_subject, read_network, read_resident
 from validator.checks.rule_registry import RULES, CheckRule, run_rule
 from validator.checks.rule_subject import ArchitectureFile, CheckSubject, GroupShapes
 from validator.checks.rules import (
@@ -78,17 +77,10 @@ def _check_folder(folder: Path, chip: str | Path | None) -> tuple[Finding, ...]:
     for name in files.AUXILIARY:
         if (folder / name / files.CONFIG).is_file():
             subject = load_subject(folder / name, beside if chip is None else chip)
-            subject.resident = _resident(folder) if name == files.SAVE else None
+            subject.resident = read_resident(folder) if name == files.SAVE else None
             own = (f for f in check_subject(subject) if f.rule not in RULES or not RULES[f.rule].is_about_chip)
             found += (replace(f, file=f"{name}/{f.file}") for f in own)
     return _sorted(found)
-
-
-def _resident(folder: Path) -> ResidentMap | None:
-    """Returns what stays in local memory between two samples of a program."""
-    if not (folder / files.RESIDENT).is_file():
-        return None
-    return file_access.read_json_file(ResidentMap, folder, files.RESIDENT)
 
 
 def _of_segments(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:

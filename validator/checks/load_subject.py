@@ -48,11 +48,18 @@ def load_subject(path: str | Path, arch: str | Path | None = None) -> CheckSubje
     subject.chip = _chip(source, arch)
     if source.is_dir() and (source / files.MEMORY).is_file():
         subject.memory = file_access.read_json_file(files.MemoryMap, source, files.MEMORY)
-    if source.is_dir() and (source / files.RESIDENT).is_file():
-        subject.resident = file_access.read_json_file(ResidentMap, source, files.RESIDENT)
+    if source.is_dir():
+        subject.resident = read_resident(source)
     if subject.chip is not None and str(arch) not in architectures.arch_presets():  # a preset's table is complete
         read_network(subject, subject.chip)
     return subject
+
+
+def read_resident(folder: Path) -> ResidentMap | None:
+    """Reads the map of local memory that stays between two samples; None if a program forgets everything."""
+    if not (folder / files.RESIDENT).is_file():
+        return None
+    return file_access.read_json_file(ResidentMap, folder, files.RESIDENT)
 
 
 def _subject(program: RawProgram, texts: Texts) -> CheckSubject:
