@@ -20,6 +20,7 @@ import raptor.tools.cli.inspect
 import raptor.tools.cli.quantize
 import raptor.tools.cli.report
 import raptor.tools.cli.run
+import raptor.tools.mcp.command
 import raptor.tools.trim.trim_command
 import validator.check_cli
 import validator.cli
@@ -256,6 +257,7 @@ app.command("report")(raptor.tools.cli.report.report_command)
 app.command("compare")(raptor.tools.cli.report.compare_command)
 app.command("inspect")(raptor.tools.cli.inspect.inspect_command)
 app.command("explain")(raptor.tools.cli.explain.explain_command)
+app.command("mcp")(raptor.tools.mcp.command.mcp_command)
 app.add_typer(raptor.tools.cli.arch.app, name="arch")
 app.add_typer(raptor.tools.cli.explore.app, name="explore")
 
