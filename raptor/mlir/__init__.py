@@ -17,10 +17,8 @@ __all__ = ["PimModule", "SpatModule", "compute_source", "dump", "has_form", "loa
 
 
 def has_form(value: object) -> bool:
-    """True if MLIR text can be written of a value and read back: not of programs with steps after power-up."""
-    if isinstance(value, PimProgram):
-        return all(core.init is None for core in value.cores.values())
-    return isinstance(value, Partition | PlacedGraph | Schedule)
+    """True if MLIR text can be written of a value and read back."""
+    return isinstance(value, PimProgram | Partition | PlacedGraph | Schedule)
 
 
 def dump(value: Any, made_by: str) -> str:

@@ -218,6 +218,12 @@ _PIM = (
         },
         "one",
     ),
+    OpSpec(
+        "pim.state",
+        "marks the buffer of a state: a sample reads it, and then overwrites it for the next",
+        operands="one",
+    ),
+    OpSpec("pim.init", "ends the steps that run once after power-up; those after it run for each sample"),
     OpSpec("pim.halt", "ends the program of a core", terminator=True),
 )
 

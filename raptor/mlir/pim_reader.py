@@ -46,8 +46,8 @@ class PimModule:
     """A program that was read, and the places of its parts in the text, as positions of characters.
 
     made_by: name of the pass that returned it. source: digest of the text that RAPTOR wrote. steps: for each core, the
-    place of each step. forms: of each form. cores: of each core. groups: of each group of a core. traces: of each
-    trace.
+    place of each of `all_steps`. forms: of each form. cores: of each core. groups: of each group of a core. traces: of
+    each trace.
     """
 
     program: PimProgram
@@ -76,7 +76,7 @@ class PimModule:
         nodes = {node for core in own.cores.values() for node in core.steps.nodes}
         for number, core in self.program.cores.items():
             unknown = np.array([node not in nodes for node in core.steps.nodes], np.bool_)
-            for step in np.flatnonzero(unknown[core.steps.node])[:1].tolist():
+            for step in np.flatnonzero(unknown[core.all_steps.node])[:1].tolist():
                 raise MlirError(int(self.steps[number][step]), "its location is no ONNX node that the program has")
         wanted = {trace.tensor: _content(trace) for trace in own.traces}
         for trace, place in zip(self.program.traces, self.traces, strict=True):
@@ -112,7 +112,10 @@ def read_pim_module(module: MlirOp) -> PimModule:
 
 @dataclass(slots=True)
 class _CoreRows:
-    """Content of a core while it is read: buffers by name in the text, and a row for each step."""
+    """Content of a core while it is read: buffers by name in the text, and a row for each step.
+
+    init_count: number of steps before `pim.init`; None without it. probed: whether there was a probe.
+    """
 
     op: MlirOp
     buffers: dict[str, int] = field(default_factory=dict[str, int])
@@ -125,6 +128,9 @@ class _CoreRows:
     used: list[int] = field(default_factory=list[int])
     start: list[int] = field(default_factory=lambda: [0])
     places: list[int] = field(default_factory=list[int])
+    states: list[int] = field(default_factory=list[int])
+    init_count: int | None = None
+    probed: bool = False
     halted: bool = False
 
 
@@ -266,6 +272,12 @@ class _PimReader:
                 self.group(rows, op)
             case "pim.probe":
                 self.probe(rows, op, core)
+            case "pim.state":
+                rows.states += self.buffers(rows, op)
+            case "pim.init":
+                if rows.init_count is not None or rows.probed:
+                    raise MlirError(op.position, "pim.init: there is another one, or a probe, before it")
+                rows.init_count = len(rows.rows)
             case "pim.halt":
                 rows.halted = True
             case _:
@@ -308,12 +320,13 @@ class _PimReader:
         if trace.core[part] >= 0:
             raise MlirError(op.position, f"pim.probe: part {part} of {trace.tensor} has two probes")
         (buffer,) = self.buffers(rows, op)
-        last = rows.rows[-1][0] if rows.rows else STORE
+        once = rows.init_count or 0
+        last = rows.rows[-1][0] if len(rows.rows) > once else STORE
         form = self.forms[last]
         written = rows.used[rows.start[-2] + form.operands] if form.results else -1
         if buffer != written:
             raise MlirError(op.position, "pim.probe: the step before it does not write its buffer")
-        trace.core[part], trace.step[part] = core, len(rows.rows)
+        trace.core[part], trace.step[part], rows.probed = core, len(rows.rows) - once, True
 
     def buffers(self, rows: _CoreRows, op: MlirOp) -> list[int]:
         """Returns the numbers of the operands, whose types must be those of their allocations."""
@@ -416,6 +429,9 @@ def _core_program(number: int, rows: _CoreRows, forms: FormTable, nodes: tuple[s
     given = [address for address in addresses if address is not None]
     if given and (len(given) < len(addresses) or local is None):
         raise MlirError(rows.op.position, f"pim.core: core {number} has buffers with addresses and others without")
-    if local is None:
-        return CoreProgram(number, tuple(rows.groups), steps)
-    return CoreProgram(number, tuple(rows.groups), steps, np.array(given, np.int64), local)
+    init, once = None, rows.init_count
+    if once is not None:
+        init, steps = steps.select(np.arange(once)), steps.select(np.arange(once, len(steps)))
+    addressed = None if local is None else np.array(given, np.int64)
+    states = np.array(rows.states, np.int64)
+    return CoreProgram(number, tuple(rows.groups), steps, addressed, local or 0, init, states)

@@ -8,7 +8,7 @@ import typer
 
 def mcp_command(
     root: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder of models that clients may read.", show_default="this one")
+        Path, typer.Argument(metavar="FOLDER", help="Folder of models that clients may read.", show_default=".")
     ] = Path("."),
     seconds: Annotated[float, typer.Option("--seconds", min=1, max=86400, help="Time limit of a call.")] = 300,
     model_mb: Annotated[int, typer.Option("--model-mb", min=1, max=2048, help="Largest model that is read.")] = 512,
@@ -18,7 +18,7 @@ def mcp_command(
 ) -> None:
     """Serve RAPTOR to an agent by the Model Context Protocol, over standard input and output.
 
-    Needs the package mcp: pip install 'raptor-crossbar[mcp]'.
+    Needs the package mcp, which the extra `mcp` of raptor-crossbar installs.
 
     Example: raptor mcp models
     """

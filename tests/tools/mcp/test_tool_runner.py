@@ -204,9 +204,9 @@ def test_code_in_the_folder_is_not_run(root: Path):
 
 def test_limits_of_size(root: Path):
     size = (root / "linear.onnx").stat().st_size
-    with pytest.raises(UserError, match=f"linear.onnx: {size} bytes, more than the {size - 1} that"):
+    with pytest.raises(UserError, match=rf"linear\.onnx: {size} bytes, more than the {size - 1} that"):
         compiled(runner(root, model_bytes=size - 1))
-    with pytest.raises(UserError, match="more than the 20000 that this server keeps|File too large|cannot be written"):
+    with pytest.raises(UserError, match=r"more than the 20000 that this server keeps|File too large|cannot be written"):
         compiled(runner(root, kept_bytes=20_000))
     assert [path.name for path in (root / KEPT).iterdir()] == []
 
