@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from raptor.common.mlir.reader import RESOURCES, MlirOp
+from raptor.common.mlir.syntax import MlirError
 from raptor.mlir.dialect import OpSpec, find_spec
 from raptor.mlir.pim_writer import VERSION
-from raptor.mlir.reader import MlirOp
 from raptor.mlir.records import RecordDecoder
-from raptor.mlir.syntax import MlirError
 from raptor.spatial.operations import ChannelPiece, Gather
 
 MOST_ELEMENTS = 2**26
@@ -20,6 +20,10 @@ FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeE
 
 def check_header(module: MlirOp, dialect: str) -> tuple[str, str, bool]:
     """Returns the pass, the digest, and whether floats are those that the target models. Raises `MlirError`."""
+    if any(op.name == "func.func" for op in module.regions[0]):
+        raise MlirError(module.position, "is no program; a model of the dialect onnx is compiled as an ONNX file is")
+    if RESOURCES in module.attributes:
+        raise MlirError(module.position, "values of resources are not read: weights come from the model")
 
     def get(name: str, kind: type) -> Any:
         value = module.attributes.get(f"{dialect}.{name}")

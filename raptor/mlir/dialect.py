@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from raptor.common.mlir.syntax import MlirType, ResourceHandle, SymbolRef
 from raptor.graph.ir import MapFunction
-from raptor.mlir.syntax import MlirType, ResourceHandle, SymbolRef
 from raptor.pim.operations import Load, LoadRows, Receive, Repeat, Send, Store
 from raptor.spatial.ir import Copy, TakeRows
 from raptor.spatial.operations import OneResult, Operation, Pool, Vector

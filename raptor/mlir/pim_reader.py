@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from raptor.common.errors import VerifyError
+from raptor.common.mlir.reader import MlirOp
+from raptor.common.mlir.syntax import MlirError, MlirType
 from raptor.mapping.decision import Matrix
 from raptor.mapping.modes.line_unfolding import LineMatrix
 from raptor.mlir.checks import FAULTS, MOST_ELEMENTS, check_header, check_op, check_window, decode_operation, find_node
 from raptor.mlir.dialect import step_classes
-from raptor.mlir.reader import MlirOp
 from raptor.mlir.records import RecordDecoder
-from raptor.mlir.syntax import MlirError, MlirType
 from raptor.pim.ir import ArrayGroup, CoreProgram, PimProgram, TensorTrace
 from raptor.pim.operations import Buffer, LoadRows, Repeat
 from raptor.pim.step_columns import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from raptor.common.mlir.syntax import MlirType, ResourceHandle, quote, write_attribute
 from raptor.mlir.records import element_name, to_attribute
-from raptor.mlir.syntax import MlirType, ResourceHandle, quote, write_attribute
 from raptor.pim.ir import ArrayGroup, CoreProgram, PimProgram, TensorTrace
 from raptor.pim.step_columns import (
     LOAD,

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from raptor.common.errors import VerifyError
+from raptor.common.mlir.reader import MlirOp
+from raptor.common.mlir.syntax import MlirError, MlirType
 from raptor.mapping.decision import Matrix
 from raptor.mapping.modes.line_unfolding import LineMatrix
 from raptor.mlir.checks import (
@@ -23,10 +25,8 @@ from raptor.mlir.checks import (
     find_node,
 )
 from raptor.mlir.dialect import spat_classes
-from raptor.mlir.reader import MlirOp
 from raptor.mlir.records import RecordDecoder, element_of
 from raptor.mlir.spat_writer import Placed, graph_of, spat_body, tile_type
-from raptor.mlir.syntax import MlirError, MlirType
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.placed_graph import Fetch, Partition, PlacedGraph, Schedule
 from raptor.spatial.tiles import ConstantTile, Tile

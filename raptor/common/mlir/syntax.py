@@ -34,7 +34,8 @@ class SymbolRef:
 class MlirType:
     """A type: `f32`, `i8`, or a memref or tensor of such elements.
 
-    kind: `scalar`, `memref` or `tensor`. shape: empty for a scalar. element: name of the element type.
+    kind: `scalar`, `memref`, `tensor` or, for any other type, `other`. shape: empty for a scalar. element: name of the
+    element type, or the text of another type.
     """
 
     kind: str
@@ -42,7 +43,7 @@ class MlirType:
     element: str
 
     def __str__(self) -> str:
-        if self.kind == "scalar":
+        if self.kind in ("scalar", "other"):
             return self.element
         return f"{self.kind}<{''.join(f'{size}x' for size in self.shape)}{self.element}>"
 
@@ -53,6 +54,15 @@ class ResourceHandle:
 
     key: str
     type: MlirType
+
+
+@dataclass(frozen=True, slots=True)
+class TensorValue:
+    """A constant, `dense<...>` or a resource with its values: the bytes of its elements, little-endian, in C order."""
+
+    shape: tuple[int, ...]
+    element: str
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,7 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 _TYPE = re.compile(r"(memref|tensor)<((?:\d{1,18}x)*)([fi]\d{1,4})>|([fi]\d{1,4}|index)")
+_OTHER = re.compile(r"tensor<(?:\*x|(?:(?:\d{1,18}|\?)x)*)(?:[usb]?[fi]\d{1,4})>|[us]i\d{1,4}|bf16|none")
 
 
 @lru_cache(maxsize=4096)
@@ -88,12 +99,37 @@ def parse_type(text: str) -> MlirType | None:
     """Returns the type that a text names; None for any other text."""
     found = _TYPE.fullmatch(text)
     if found is None:
-        return None
+        return MlirType("other", (), text) if _OTHER.fullmatch(text) else None
     kind, dims, element, scalar = found.groups()
     if scalar is not None:
         return MlirType("scalar", (), scalar)
     shape = tuple(map(int, dims.split("x")[:-1]))
     return MlirType(kind, shape, element) if len(shape) <= MOST_DIMENSIONS else None
+
+
+def tensor_shape(type_: MlirType) -> tuple[tuple[int, ...] | None, str]:
+    """Returns the shape of a tensor, None if sizes are not known, and the name of its element type."""
+    if type_.kind == "tensor":
+        return type_.shape, type_.element
+    *sizes, element = type_.element.removeprefix("tensor<").rstrip(">").split("x")
+    known = type_.element.startswith("tensor<") and all(size.isdecimal() for size in sizes)
+    return tuple(map(int, sizes)) if known and len(sizes) <= MOST_DIMENSIONS else None, element
+
+
+_DTYPES = {"i1": "?", "f16": "<f2", "f32": "<f4", "f64": "<f8"} | {
+    f"{name}{8 * size}": f"<{letter}{size}" for size in (1, 2, 4, 8) for name, letter in (("i", "i"), ("ui", "u"))
+}
+
+
+def element_dtype(element: str) -> np.dtype[Any]:
+    """Returns the numpy type of an element type by its name. Raises `ValueError` for one that has none."""
+    if element == "bf16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    if element not in _DTYPES:
+        raise ValueError(f"{element} is no type of elements that is read")
+    return np.dtype(_DTYPES[element])
 
 
 _SPECIAL = re.compile(rb'[^ -~]|[\\"]')
@@ -103,7 +139,7 @@ _ESCAPED = {b'"': b'"', b"\\": b"\\", b"n": b"\n", b"t": b"\t"}
 
 def quote(text: str) -> str:
     """Returns a string literal of MLIR: quotes, backslashes and bytes outside of printable ASCII as hex digits."""
-    return '"' + _SPECIAL.sub(lambda found: b"\\%02X" % found[0], text.encode()).decode() + '"'
+    return '"' + _SPECIAL.sub(lambda found: b"\\%02X" % found[0][0], text.encode()).decode() + '"'
 
 
 def unquote(literal: str) -> str:

@@ -6,49 +6,33 @@ regular expression; the rest by recursive descent. Attributes and types that occ
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from raptor.mlir.syntax import (
-    UNIT,
-    Attributes,
-    MlirError,
-    MlirType,
-    ResourceHandle,
-    SymbolRef,
-    parse_type,
-    unquote,
-)
+from raptor.common.errors import UserError
+from raptor.common.mlir.attribute_reader import MOST_NESTED, STRING, AttributeReader
+from raptor.common.mlir.syntax import MlirType, SymbolRef, parse_type, unquote
 
+MOST_BYTES = 2**31
+"""Size of the largest file that is read."""
+_BYTECODE = b"ML\xefR"
 MOST_RESULTS = 10_000
 """Most results of an operation that are read."""
-MOST_NESTED = 32
-"""Deepest nesting of attributes and regions that is read."""
+ARGUMENTS, RESOURCES = "^", "{-#"
+"""Name of an operation whose results are the arguments of its region, and of the values of resources in a module."""
 
-_STRING = r'"(?:[^"\\\n]|\\.)*"'
-_FLAT = rf'\{{[^{{}}"\n]*(?:{_STRING}[^{{}}"\n]*)*\}}'
-_LOC = rf"loc\((?:{_STRING}|#\w+|unknown)\)"
+_FLAT = rf'\{{[^{{}}"\n]*(?:{STRING}[^{{}}"\n]*)*\}}'
+_LOC = rf"loc\((?:{STRING}|#\w+|unknown)\)"
 _LINE = re.compile(
     rf'\s*(?:%(\w+) = )?("[\w.]+")\((|%[\w#]+(?:, %[\w#]+)*)\) ?(<{_FLAT}>)? ?({_FLAT})? ?: '
     rf"\(([^()\n]*)\) -> ([\w<>]+|\(\))(?: ({_LOC}))?[ \t]*(?=\n)"
 )
 _ENTRY = re.compile(
     r'(\w+) = (?:(-?\d{1,18}) : i64|@(\w+)|"([^"\\]*)"|array<i64: (-?\d{1,18}(?:, -?\d{1,18})*)>)(?:, |\}>?$)'
-)
-_SPACE = re.compile(r"(?:\s+|//[^\n]*)*")
-_TOKEN = re.compile(
-    rf"(?P<string>{_STRING})"
-    r"|(?P<float>-?\d+\.\d*(?:[eE][-+]?\d+)?)"
-    r"|(?P<integer>-?\d+(?![\w.]))"
-    r"|(?P<value>%[\w$.-]+(?:#\d+)?)"
-    r'|(?P<symbol>@(?:[\w$.-]+|"(?:[^"\\\n]|\\.)*"))'
-    r"|(?P<alias>#[\w.]+)"
-    r"|(?P<label>\^\w+)"
-    r"|(?P<word>[A-Za-z_][\w$.]*)"
-    r"|(?P<mark>->|\{-#|#-\}|[][{}()<>:,=?!*+-])"
 )
 _ALIAS = re.compile(r"^(#\w+) = loc\((.*)\)[ \t]*$", re.MULTILINE)
 
@@ -62,7 +46,7 @@ class MlirOp(NamedTuple):
     name: str
     results: tuple[str, ...]
     operands: tuple[str, ...]
-    attributes: Attributes
+    attributes: dict[str, Any]
     operand_types: tuple[MlirType, ...]
     result_types: tuple[MlirType, ...]
     location: str | None
@@ -75,18 +59,33 @@ def read_module(text: str) -> MlirOp:
     return _Reader(text).module()
 
 
+def read_text(path: Path, label: str) -> str:
+    """Returns the text of a file; label: what messages call it. Raises `UserError` if it is too large or no text."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as e:
+        raise UserError(f"{label}: {e.strerror or e}") from None
+    if len(content) > MOST_BYTES:
+        raise UserError(f"{label}: more than {MOST_BYTES} bytes")
+    if content.startswith(_BYTECODE):
+        raise UserError(f"{label}: is bytecode; mlir-opt --mlir-print-debuginfo makes text of it")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as e:
+        line = content.count(b"\n", 0, e.start) + 1
+        raise UserError(f"{label}: line {line}: is no UTF-8") from None
+
+
 def line_of(text: str, position: int) -> int:
     """Returns the number of the line of a character, from 1."""
     return text.count("\n", 0, position) + 1
 
 
 @dataclass(slots=True)
-class _Reader:
-    """Reads a text from `at` on. The caches are by text."""
+class _Reader(AttributeReader):
+    """Reads the operations of a text. The caches are by text."""
 
-    text: str
-    at: int = 0
-    depth: int = 0
     aliases: dict[str, str | None] = field(default_factory=dict[str, str | None])
     attributes: dict[tuple[str, str], dict[str, Any] | None] = field(
         default_factory=dict[tuple[str, str], dict[str, Any] | None]
@@ -98,183 +97,6 @@ class _Reader:
         self.text += "\n"
         for found in _ALIAS.finditer(self.text):
             self.aliases[found[1]] = _named(found[2])
-
-    def fail(self, message: str, at: int | None = None) -> NoReturn:
-        raise MlirError(self.at if at is None else at, message)
-
-    # Tokens
-
-    def skip(self) -> None:
-        found = _SPACE.match(self.text, self.at)
-        assert found is not None, "matches nothing, too"
-        self.at = found.end()
-
-    def peek(self, mark: str) -> bool:
-        self.skip()
-        return self.text.startswith(mark, self.at)
-
-    def take(self, mark: str) -> bool:
-        """Skips a mark or word if it comes next. Returns whether it did."""
-        if not self.peek(mark):
-            return False
-        self.at += len(mark)
-        return True
-
-    def expect(self, mark: str) -> None:
-        if not self.take(mark):
-            self.fail(f"expected {mark} instead of {self._shown()}")
-
-    def _shown(self) -> str:
-        rest = self.text[self.at : self.at + 30].split("\n")[0]
-        return rest or "the end of the line"
-
-    def token(self, *kinds: str) -> re.Match[str]:
-        self.skip()
-        found = _TOKEN.match(self.text, self.at)
-        if found is None or (kinds and found.lastgroup not in kinds):
-            self.fail(f"expected {' or '.join(kinds) or 'an attribute'} instead of {self._shown()}")
-        self.at = found.end()
-        return found
-
-    def string(self) -> str:
-        return self._unquoted(self.token("string"))
-
-    def _unquoted(self, found: re.Match[str]) -> str:
-        literal = found[0] if found[0][0] == '"' else found[0][1:]
-        try:
-            return unquote(literal)
-        except (ValueError, KeyError):
-            self.fail("a string is not UTF-8", found.start())
-
-    def sequence(self, end: str, item: Callable[[], Any]) -> list[Any]:
-        """Reads items between commas up to a closing mark."""
-        items: list[Any] = []
-        if self.take(end):
-            return items
-        while True:
-            items.append(item())
-            if self.take(end):
-                return items
-            self.expect(",")
-
-    # Attributes and types
-
-    def attribute(self) -> Any:
-        self.depth += 1
-        if self.depth > MOST_NESTED:
-            self.fail(f"attributes are nested more than {MOST_NESTED} deep")
-        value = self._attribute()
-        self.depth -= 1
-        return value
-
-    def _attribute(self) -> Any:
-        found = self.token()
-        kind, text = found.lastgroup, found[0]
-        match kind:
-            case "string":
-                return self._unquoted(found)
-            case "integer":
-                return self._typed(self._integer(found), "i")
-            case "float":
-                return self._typed(self._float(found), "f")
-            case "symbol":
-                return SymbolRef(self._unquoted(found) if text[1] == '"' else text[1:])
-            case _:
-                return self._by_word(found)
-
-    def _by_word(self, found: re.Match[str]) -> Any:
-        """Reads an attribute that begins with a word or a mark."""
-        match found[0]:
-            case "{":
-                return self.dictionary()
-            case "[":
-                return self.sequence("]", self.attribute)
-            case "true" | "false" as text:
-                return text == "true"
-            case "unit":
-                return UNIT
-            case "array":
-                return self._array()
-            case "dense_resource":
-                return self._resource()
-            case _:
-                self.at = found.start()
-                return self.type()
-
-    def _integer(self, found: re.Match[str]) -> int:
-        if len(found[0]) > 20 or not -(2**63) <= int(found[0]) < 2**63:
-            self.fail(f"{found[0][:20]}... has more than 64 bits", found.start())
-        return int(found[0])
-
-    def _float(self, found: re.Match[str]) -> float:
-        value = float(found[0])
-        if not np.isfinite(value):
-            self.fail(f"{found[0][:20]} is no finite float64", found.start())
-        return value
-
-    def _typed(self, value: Any, kind: str) -> Any:
-        if self.take(":"):
-            at, type_ = self.at, self.type()
-            if type_.kind != "scalar" or not (type_.element.startswith(kind)):
-                self.fail(f"{type_} is no type of {value}", at)
-        return value
-
-    def _array(self) -> Any:
-        self.expect("<")
-        at, element = self.at, self.type()
-        if element.element not in ("i32", "i64", "f64"):
-            self.fail(f"array of {element}: expected i32, i64 or f64", at)
-        if self.take(">"):
-            return np.zeros(0, np.float64 if element.element == "f64" else np.int64)
-        self.expect(":")
-        start = self.at
-        end = self.text.find(">", start)
-        inside = self.text[start : end if end >= 0 else start]
-        try:
-            if element.element == "f64":
-                values = np.array([float(each) for each in inside.split(",")])
-                fine = bool(np.isfinite(values).all())
-            else:
-                values = np.array([int(each) for each in inside.split(",")], np.int64)
-                fine = True
-        except (ValueError, OverflowError):
-            values, fine = np.zeros(0), False
-        if not fine or "_" in inside:
-            self.fail(f"array<{element}: ...> has an entry that is no {element}", start)
-        self.at = end + 1
-        return values
-
-    def _resource(self) -> ResourceHandle:
-        self.expect("<")
-        found = self.token("string", "word")
-        key = self._unquoted(found) if found.lastgroup == "string" else found[0]
-        self.expect(">")
-        self.expect(":")
-        return ResourceHandle(key, self.type())
-
-    def type(self) -> MlirType:
-        self.skip()
-        start = self.at
-        end = re.compile(r"[\w]*(?:<[^<>\n]*>)?").match(self.text, start)
-        type_ = parse_type(end[0]) if end else None
-        if end is None or type_ is None:
-            self.fail(f"expected a type or an attribute instead of {self._shown()}", start)
-        self.at = end.end()
-        return type_
-
-    def dictionary(self) -> dict[str, Any]:
-        """Reads entries up to `}`, after `{`."""
-        entries: dict[str, Any] = {}
-
-        def entry() -> None:
-            found = self.token("word", "string")
-            key = self._unquoted(found) if found.lastgroup == "string" else found[0]
-            if key in entries:
-                self.fail(f"{key} is given twice", found.start())
-            entries[key] = self.attribute() if self.take("=") else UNIT
-
-        self.sequence("}", entry)
-        return entries
 
     def _flat(self, properties: str | None, attributes: str | None, start: int) -> dict[str, Any]:
         """Returns the attributes of a line, which are parsed only if the same text has not been before."""
@@ -324,7 +146,7 @@ class _Reader:
         if not self.peek("loc("):
             return None
         start, depth = self.at, 0
-        for found in re.compile(rf"{_STRING}|[()\n]").finditer(self.text, start):
+        for found in re.compile(rf"{STRING}|[()\n]").finditer(self.text, start):
             depth += {"(": 1, ")": -1}.get(found[0], 0)
             if found[0] == ")" and not depth:
                 self.at = found.end()
@@ -348,12 +170,30 @@ class _Reader:
         while self.peek("#"):
             self._skip_line()
         if self.peek("{-#"):
-            self.fail("values of resources are not read: weights come from the model")
+            self._resources(op.attributes)
         if self.at < len(self.text):
             self.fail(f"expected the end instead of {self._shown()}")
         if len(op.regions) != 1:
             self.fail("a module has one region", start)
         return op
+
+    def _resources(self, attributes: dict[str, Any]) -> None:
+        """Reads the values of resources as an attribute of the module, without the alignment before their bytes."""
+
+        def value() -> None:
+            found = self.token("word", "string")
+            key = self._unquoted(found) if found.lastgroup == "string" else found[0]
+            self.expect(":")
+            values[key] = self._hexadecimal()[4:]
+
+        values = dict[str, bytes]()
+        for mark in ("{-#", "dialect_resources", ":", "{", "builtin", ":", "{"):
+            self.expect(mark)
+        self.sequence("}", value)
+        for mark in ("}", "#-}"):
+            self.expect(mark)
+        self.skip()
+        attributes[RESOURCES] = values
 
     def _skip_line(self) -> None:
         if _ALIAS.match(self.text, self.at) is None:
@@ -442,12 +282,21 @@ class _Reader:
     def _region(self) -> tuple[MlirOp, ...]:
         """Reads a region; `{` of the first one is taken already."""
         self.take("{")
+        before: tuple[MlirOp, ...] = ()
         if self.peek("^"):
-            self.token("label")
-            if self.take("("):
-                self.expect(")")
+            start = self.token("label").start()
+            arguments = dict(self.sequence(")", self._argument) if self.take("(") else [])
             self.expect(":")
-        return tuple(self._operations())
+            if arguments:
+                before = (MlirOp(ARGUMENTS, tuple(arguments), (), {}, (), tuple(arguments.values()), None, start),)
+        return (*before, *self._operations())
+
+    def _argument(self) -> tuple[str, MlirType]:
+        name = self.token("value")[0][1:]
+        self.expect(":")
+        type_ = self.type()
+        self._trailing_location()
+        return name, type_
 
 
 def _simple_entries(text: str) -> dict[str, Any] | None:
@@ -472,7 +321,7 @@ def _simple_entries(text: str) -> dict[str, Any] | None:
 
 def _named(inside: str) -> str | None:
     """Returns the name of a location, from the text in its parentheses; None for a place in a file, and others."""
-    found = re.match(rf"({_STRING})(?=$|\()", inside)
+    found = re.match(rf"({STRING})(?=$|\()", inside)
     try:
         return unquote(found[1]) if found else None
     except (ValueError, KeyError):
