@@ -2,7 +2,7 @@
 
 model = torch.compile(model, backend="raptor", options={"xbar": 128, "cores": 200})
 
-PyTorch finds `compile_graph` by the entry point `torch_dynamo_backends`. RAPTOR does not install PyTorch.
+PyTorch finds `compile_graph` by an entry point of pyproject.toml. RAPTOR does not install PyTorch.
 """
 
 import hashlib
@@ -91,7 +91,7 @@ def _make_bound_module(graph_module: Any, values: Mapping[int, Any], names: Sequ
 
     class Bound(nn.Module):
         def __init__(self) -> None:
-            super().__init__()
+            nn.Module.__init__(self)
             self.captured = graph_module
             for index, value in values.items():
                 if not isinstance(value, int | float):
@@ -119,10 +119,10 @@ class _GraphRunner:
     )
 
     def __post_init__(self) -> None:
-        nodes = [node for node in self.graph_module.graph.nodes if node.op == "placeholder"]
+        nodes: list[Any] = [node for node in self.graph_module.graph.nodes if node.op == "placeholder"]
         self.names = [node.name for node in nodes]
-        kinds = [(node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type") for node in nodes]
-        self.weights = {index for index, kind in enumerate(kinds) if kind is not None}
+        known: list[dict[str, Any]] = [node.meta.get("tensor_dict") or {} for node in nodes]
+        self.weights = {index for index, each in enumerate(known) if "_dynamo_static_input_type" in each}
 
     def __call__(self, *arguments: Any) -> Any:
         """Computes the graph. Weights that have changed since the last call are compiled anew."""
@@ -148,7 +148,7 @@ class _GraphRunner:
     def _obstacle(self, inputs: Sequence[Any]) -> str | None:
         """Returns why the graph is not even exported; None if it is."""
         (returned,) = (node.args[0] for node in self.graph_module.graph.nodes if node.op == "output")
-        values = [getattr(node, "meta", {}).get("example_value") for node in returned]
+        values: list[Any] = [getattr(node, "meta", {}).get("example_value") for node in returned]
         if len(self.sessions) >= MOST_SHAPES:
             return f"it was compiled for {MOST_SHAPES} other shapes already"
         if not inputs:
@@ -172,7 +172,7 @@ def _run(session: InferenceSession, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _digest_weights(tensors: Sequence[Any]) -> bytes:
-    """Returns a digest of the values: optimisers and `load_state_dict` change weights in place."""
+    """Returns a digest of the values: optimisers, and loading a state, change weights in place."""
     torch: Any = import_module("torch")
     found = hashlib.sha256()
     for tensor in tensors:

@@ -120,7 +120,7 @@ def test_the_name_and_its_options():
 
 
 def reasons(function: Any, *inputs: Any) -> list[str]:
-    """Why PyTorch computes graphs of a function; each was said in a warning, too."""
+    """Returns why PyTorch computes graphs of a function; each was said in a warning, too."""
     torch._dynamo.reset()
     backend = DynamoBackend(cores=8)
     with warnings.catch_warnings(record=True) as said:

@@ -173,7 +173,7 @@ class _OnnxReader:
         if is_array(value) or (is_list(value) and not value):
             kind = AttributeProto.FLOATS if is_array(value) and value.dtype.kind == "f" else AttributeProto.INTS
             return helper.make_attribute(key, np.asarray(value).tolist(), attr_type=kind)
-        kinds = {type(each) for each in value} if is_list(value) else {type(value)}
+        kinds: set[type] = set(map(type, value)) if is_list(value) else {type(value)}
         if len(kinds) != 1 or not kinds <= {int, float, str, bool}:
             raise MlirError(op.position, f"{op.name}: {key} is no attribute of ONNX")
         return helper.make_attribute(key, int(value) if isinstance(value, bool) else value)

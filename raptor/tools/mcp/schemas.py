@@ -10,7 +10,7 @@ MOST_LINES = 500
 """Most lines of a page."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-ModelPath = Annotated[str, Field(min_length=1, max_length=300, description="ONNX file, relative to the served folder")]
+ModelPath = Annotated[str, Field(min_length=1, max_length=300, description="ONNX file, below the served folder")]
 ProgramPath = Annotated[
     str, Field(min_length=1, max_length=300, description="folder of a program, as compile_model returns it")
 ]
@@ -28,13 +28,19 @@ class InspectChoice(ToolSchema):
     """Crossbars, and sizes of the model's inputs. Unset fields are the defaults of `raptor.compile`."""
 
     arch: Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_-]{0,40}$")] | None = Field(
-        None, description="preset of an architecture, such as bench"
+        default=None, description="preset, such as bench"
     )
-    xbar: Annotated[str, Field(pattern=r"^\d{1,5}(x\d{1,5})?$")] | None = Field(None, description="128, or 128x256")
-    bits: Annotated[int, Field(ge=1, le=32)] | None = Field(None, description="of an activation and of a weight")
-    host: bool | None = Field(None, description="run unsupported nodes on the host, in onnxruntime")
-    shapes: Annotated[dict[Name, list[int]], Field(max_length=100)] | None = Field(None, description="by input")
-    dims: Annotated[dict[Name, int], Field(max_length=100)] | None = Field(None, description="by symbolic dimension")
+    xbar: Annotated[str, Field(pattern=r"^\d{1,5}(x\d{1,5})?$")] | None = Field(
+        default=None, description="128, or 128x256"
+    )
+    bits: Annotated[int, Field(ge=1, le=32)] | None = Field(
+        default=None, description="of an activation and of a weight"
+    )
+    host: bool | None = Field(default=None, description="run unsupported nodes on the host, in onnxruntime")
+    shapes: Annotated[dict[Name, list[int]], Field(max_length=100)] | None = Field(default=None, description="by input")
+    dims: Annotated[dict[Name, int], Field(max_length=100)] | None = Field(
+        default=None, description="by symbolic dimension"
+    )
 
 
 class CompileChoice(InspectChoice):
@@ -43,12 +49,12 @@ class CompileChoice(InspectChoice):
     cores: Annotated[int, Field(ge=1, le=65536)] | None = None
     xbars_per_core: Annotated[int, Field(ge=1, le=65536)] | None = None
     mapping: Literal["rows", "raptor", "pixelwise"] | None = None
-    optimize: Literal["latency", "throughput", "energy"] | None = Field(
-        None, description="search for a mapping instead"
+    optimize: Literal["latency", "throughput", "energy"] | None = Field(default=None, description="search instead")
+    effort: Annotated[int, Field(ge=1, le=50)] | None = Field(
+        default=None, description="mappings that the search tries"
     )
-    effort: Annotated[int, Field(ge=1, le=50)] | None = Field(None, description="mappings that the search tries")
-    rounds: bool | None = Field(None, description="cut a model that is larger than the chip into rounds")
-    batch: Annotated[int, Field(ge=1, le=2**20)] | None = Field(None, description="samples of a round")
+    rounds: bool | None = Field(default=None, description="cut a model that is larger than the chip into rounds")
+    batch: Annotated[int, Field(ge=1, le=2**20)] | None = Field(default=None, description="samples of a round")
 
 
 class UnsupportedEntry(ToolSchema):
@@ -60,7 +66,7 @@ class UnsupportedEntry(ToolSchema):
 
 
 class InspectResult(ToolSchema):
-    """What a model needs. `cores_needed`: cores of the chip that its crossbars fill."""
+    """Needs of a model. `cores_needed`: cores of the chip that its crossbars fill."""
 
     compiles: bool
     inputs: dict[str, list[int]]
@@ -135,7 +141,7 @@ class LayerEntry(ToolSchema):
 
 
 class ExplainResult(ToolSchema):
-    """What the mapping chose, and what limits the time: `binds` is a sentence, `advice` what might help."""
+    """Choices of the mapping, and the limit of the time: `binds` is a sentence, `advice` what might help."""
 
     latency_ns: float
     interval_ns: float

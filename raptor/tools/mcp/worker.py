@@ -7,6 +7,7 @@ result or an error.
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def main() -> None:
         _limit_files(served.kept_bytes)
         tool = validate_call(config=ConfigDict(validate_default=False))(TOOLS[call["tool"]])
         try:
-            result = tool(served, lambda stage: answer("stage", stage), **call["arguments"])
+            result = tool(served, partial(answer, "stage"), **call["arguments"])
         except ValidationError as e:
             answer("error", "\n".join(format_errors(e, 5)))
         except InternalError as e:

@@ -39,7 +39,7 @@ def read(text: str, folder: Path) -> onnx.ModelProto:
 
 
 def content(model: onnx.ModelProto) -> dict[str, Any]:
-    """All that a model computes; constants by name, since their order says nothing."""
+    """Returns all that a model computes; constants by name, since their order says nothing."""
 
     def attribute(each: onnx.AttributeProto) -> Any:
         value = onnx.helper.get_attribute_value(each)
@@ -103,6 +103,7 @@ def test_small_models(name: str, tmp_path: Path):
 @pytest.mark.parametrize("name", models.MODELS)
 def test_models_of_the_zoo(name: str, tmp_path: Path):
     model = models.build(name, seed=0, **small_options(name))
+    model.graph.name = "m"
     back = read(text_of(model), tmp_path)
     assert content(back) == content(model)
     assert str(load(back).graph) == str(load(model).graph)
@@ -137,7 +138,7 @@ FOREIGN = """
   "onnx.EntryPoint"() {func = @main_graph} : () -> ()
 }) : () -> ()
 """
-"""As onnx-mlir prints a model: constants as lists, no names of results."""
+"""A model as onnx-mlir prints it: constants as lists, no names of results."""
 
 
 def test_a_text_of_onnx_mlir(tmp_path: Path):

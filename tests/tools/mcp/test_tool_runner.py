@@ -268,6 +268,20 @@ def test_a_client_that_cancels(root: Path):
 
 
 @linux
+def test_calls_run_one_after_another(root: Path):
+    async def both() -> int:
+        own, most = runner(root), 0
+        calls = [asyncio.create_task(own.run("inspect_model", {"model": "linear.onnx"}, ignore)) for _ in range(2)]
+        while not all(call.done() for call in calls):
+            most = max(most, len(workers(root)))
+            await asyncio.sleep(0.01)
+        assert [call.exception() for call in calls] == [None, None]
+        return most
+
+    assert asyncio.run(both()) == 1
+
+
+@linux
 def test_a_process_that_dies(root: Path):
     with pytest.raises(UserError, match=r"the process of the tool has died \(status -9\)"):
         asyncio.run(_interrupted(root, lambda task: [os.kill(pid, signal.SIGKILL) for pid in workers(root)]))
