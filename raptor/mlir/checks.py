@@ -42,17 +42,19 @@ def check_header(module: MlirOp, dialect: str) -> tuple[str, str, bool]:
 
 def check_op(op: MlirOp, checked: set[tuple[Any, ...]]) -> None:
     """Checks an operation with the table of its dialect. checked: what was found right before."""
-    shape = op.name, len(op.results), len(op.result_types), len(op.operands), len(op.operand_types), len(op.regions)
-    key = op.name, id(op.attributes)
-    if key in checked and shape in checked:
+    name, results, operands, attributes, given, made, _, position, regions = op
+    shape, key = (name, len(results), len(made), len(operands), len(given), len(regions)), (name, id(attributes))
+    known = shape in checked  # nearly all operations have a shape that was checked before, and many their attributes
+    if known and key in checked:
         return
-    spec = find_spec(op.name)
+    spec = find_spec(name)
     if spec is None:
-        raise MlirError(op.position, f"{op.name}: no such operation")
-    fault = spec.fault(op.attributes) or _shape_fault(op, spec)
+        raise MlirError(position, f"{name}: no such operation")
+    fault = spec.fault(attributes) or (None if known else _shape_fault(op, spec))
     if fault is not None:
-        raise MlirError(op.position, fault)
-    checked |= {key, shape}
+        raise MlirError(position, fault)
+    checked.add(key)
+    checked.add(shape)
 
 
 def _shape_fault(op: MlirOp, spec: OpSpec) -> str | None:

@@ -18,9 +18,10 @@ def mcp_command(
 ) -> None:
     """Serve RAPTOR to an agent by the Model Context Protocol, over standard input and output.
 
-    Needs the package mcp, which the extra `mcp` of raptor-crossbar installs.
+    Needs the package mcp, which the extra `mcp` of raptor-crossbar installs. A client starts the server, as
+    docs/how-to/agents.md shows.
 
-    Example: raptor mcp models
+    Example: raptor mcp --help
     """
     from raptor.tools.mcp.server import make_server
 
