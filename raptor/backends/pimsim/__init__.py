@@ -1,17 +1,16 @@
-"""Back end for pimsim-nn: the pass from PimIR to instruction streams, and its verifier."""
+"""The machine pimsim-nn: from PimIR to instruction streams, their verifier, cost and files."""
 
-from raptor.codegen.emit import VECTOR_OPCODE
-from raptor.codegen.generate_streams import CoreStream, InstructionStreams, generate, operation_name
-from raptor.codegen.operator_flow import operator_flow
-from raptor.codegen.verify_forms import verify_forms
-from raptor.codegen.verify_streams import verify_streams
+from raptor.backends.pimsim.emit import VECTOR_OPCODE
+from raptor.backends.pimsim.generate_streams import CoreStream, InstructionStreams, generate
+from raptor.backends.pimsim.operator_flow import operator_flow
+from raptor.backends.pimsim.verify_forms import verify_forms
+from raptor.backends.pimsim.verify_streams import verify_streams
 
 __all__ = [
     "VECTOR_OPCODE",
     "CoreStream",
     "InstructionStreams",
     "generate",
-    "operation_name",
     "operator_flow",
     "verify_forms",
     "verify_streams",
