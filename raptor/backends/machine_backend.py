@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.common.machine_backends import load_backend
 from raptor.common.option_spelling import spell_option
-from raptor.options import CompileOptions
+from raptor.options import CompileOptions, OutputOptions
 from raptor.output.machine_files import CodeFacts, MachineFiles
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.spatial import SpatialGraph
@@ -100,12 +100,12 @@ def check_supported(backend: MachineBackend[Any], program: PimProgram, target: T
         raise UnsupportedError(faults)
 
 
-def refuse_options(backend: MachineBackend[Any], options: CompileOptions) -> None:
+def refuse_options(backend: MachineBackend[Any], options: CompileOptions | OutputOptions) -> None:
     """Raises `UserError` for an option in use that has no effect on the machine."""
     for keyword, value in _changed(options).items():
         if keyword in backend.refused:
-            machine = spell_option("backend", backend.name)
-            raise UserError(f"{spell_option(keyword, value)}: not with {machine}, {backend.refused[keyword]}")
+            machine, shown = spell_option("backend", backend.name), () if isinstance(value, Mapping) else (value,)
+            raise UserError(f"{spell_option(keyword, *shown)}: not with {machine}, {backend.refused[keyword]}")
 
 
 def _changed(record: Any) -> dict[str, object]:

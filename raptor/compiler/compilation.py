@@ -224,6 +224,8 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         *_trim_notes(graph, options.numbers),
         *pim.memory_warnings(program, arch),
     )
+    if request.backend.name != files.PIMSIM and options.mapping.objective is not None:
+        warnings += (f"the search compared mappings by the instruction streams of {files.PIMSIM}",)
     if driver.passes:
         warnings += tuple(f"{user.label} has changed the result of {name}" for name, user in driver.passes.items())
     parts = ProgramParts(program, tiles, memory, arch, options.numbers.trimmable)
