@@ -17,9 +17,23 @@ OWN_BACKENDS: Mapping[str, tuple[str, str]] = {
 """Module and name of RAPTOR's own back ends; they are known without an installation."""
 
 
+_registered: dict[str, Any] = {}
+
+
+def register_backend(backend: Any) -> None:
+    """Adds a back end to this process by its `name`; a package that others install has an entry point instead.
+
+    Raises `UserError` for the name of one of RAPTOR's own.
+    """
+    if backend.name in OWN_BACKENDS:
+        raise UserError(f"{spell_option('backend', backend.name)}: the name of a machine that RAPTOR has")
+    _registered[backend.name] = backend
+
+
 def list_backends() -> tuple[str, ...]:
-    """Returns the names of all back ends: RAPTOR's own, and those of installed packages."""
-    return (*OWN_BACKENDS, *sorted(find_entry_points(GROUP).keys() - OWN_BACKENDS.keys()))
+    """Returns the names of all back ends: RAPTOR's own, then those of installed packages and of this process."""
+    others = find_entry_points(GROUP).keys() | _registered.keys()
+    return (*OWN_BACKENDS, *sorted(others - OWN_BACKENDS.keys()))
 
 
 def load_backend(name: str) -> Any:
@@ -30,6 +44,8 @@ def load_backend(name: str) -> Any:
     if name in OWN_BACKENDS:
         module, variable = OWN_BACKENDS[name]
         return getattr(import_module(module), variable)
+    if name in _registered:
+        return _registered[name]
     installed = find_entry_points(GROUP)
     if name not in installed:
         raise UserError(f"{spell_option('backend', name)}: expected one of: {', '.join(list_backends())}")
