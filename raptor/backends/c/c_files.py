@@ -69,7 +69,7 @@ def make_c_files(code: CProgram, parts: ProgramParts) -> CFiles:
     steps = np.concatenate([[len(code.init)], code.init, code.sample]).astype("<i4")
     return CFiles(
         target=parts.target,
-        program=_program_text(code, parts, rows),
+        program=_program_text(code, parts, rows, end),
         steps=steps.tobytes(),
         matrices=tuple(matrices),
         layers=file_contents.make_layers(parts.program, make_c_facts(code)),
@@ -82,15 +82,15 @@ def _padded(matrix: Numbers) -> bytes:
     return content + bytes(-len(content) % 4)
 
 
-def _program_text(code: CProgram, parts: ProgramParts, rows: list[str]) -> str:
-    """Returns `program.c`."""
+def _program_text(code: CProgram, parts: ProgramParts, rows: list[str], end: int) -> str:
+    """Returns `program.c`. `end`: bytes of all matrices."""
     memory, unit = parts.memory, code.sizes.bytes_per_unit
     counts = [len(groups) for groups in code.groups.values()]
     first = np.cumsum([0, *counts])[:-1].tolist()
     tops = ", ".join(f"pim_all_matrices + {k}" for k in first) or "0"
     locals_ = ", ".join(map(str, code.local_units.tolist())) or "0"
     lines = [
-        f"/* {parts.program.name} for the runtime of pim.h. Written by RAPTOR. */".replace("*/ ", ""),
+        "/* Written by RAPTOR: what is special about one model. See pim.h. */",
         '#include "pim.h"\n',
         code.forms,
         f"pim_matrix pim_all_matrices[] = {{{'' if rows else '{0}'}",
@@ -103,6 +103,7 @@ def _program_text(code: CProgram, parts: ProgramParts, rows: list[str]) -> str:
         f"const int64_t pim_global_units = {memory.size_bytes // unit};",
         f"const int64_t pim_constants_at = {memory.constants_address // unit};",
         f"const int64_t pim_outputs_at = {memory.constants_end // unit};",
-        f"const int64_t pim_captured_units = {code.captured_units};",
+        f"const int64_t pim_captured_units = {code.captured_units}, pim_weights_bytes = {end};",
+        "const int pim_form_count = sizeof pim_forms / sizeof *pim_forms;",
     ]
     return "\n".join(lines) + "\n"

@@ -23,8 +23,9 @@ MOST_SECONDS = 3600
 """Seconds after which a build or a sample is stopped."""
 _FILE_LIMIT_BYTES = 16 * 2**30
 _SHOWN = 2000
-_built: dict[tuple[bytes, str], Path] = {}
-"""Folder of each program built by this process, by content of the manifest and compiler."""
+_READ = (*C_FILES, STEPS, MATRICES, files.CONSTANTS)
+_built: dict[object, Path] = {}
+"""Folder of each program built by this process, by its output directory, compiler, and times of its files."""
 
 
 def execute_c(folder: Path, memory: bytes, captured: int, spans: tuple[int, int]) -> tuple[bytes, bytes]:
@@ -47,9 +48,8 @@ def execute_c(folder: Path, memory: bytes, captured: int, spans: tuple[int, int]
 
 def _build(folder: Path) -> Path:
     """Builds the program of an output directory in a folder of its own, once in a process. Returns that folder."""
-    manifest = file_access.read_bytes(folder, files.MANIFEST, limit_bytes=2**30)
     compiler = os.environ.get(COMPILER, "cc")
-    key = manifest, compiler
+    key = str(folder.resolve()), compiler, tuple((folder / name).stat().st_mtime_ns for name in _READ)
     if key in _built:
         return _built[key]
     words = shlex.split(compiler)
@@ -58,7 +58,7 @@ def _build(folder: Path) -> Path:
     scratch = Path(tempfile.mkdtemp(prefix="raptor-c-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     (scratch / files.WEIGHTS).mkdir()
-    for name in (*C_FILES, STEPS, MATRICES, files.CONSTANTS):
+    for name in _READ:
         (scratch / name).write_bytes(file_access.read_bytes(folder, name, limit_bytes=_FILE_LIMIT_BYTES))
     _call(["make", f"CC={words[0]}", f"LDFLAGS={shlex.join(words[1:])}"], scratch, f"{folder}: make")
     _built[key] = scratch

@@ -43,11 +43,55 @@ static void write_file(const char *path, const char *content, long size) {
     if (!file || fwrite(content, 1, (size_t)size, file) != (size_t)size || fclose(file)) fail_about(path, "cannot be written");
 }
 
+/* Returns whether `size` units at `at` lie in a memory of `units`. */
+static int inside(int64_t at, int64_t size, int64_t units) { return at >= 0 && size >= 0 && at + size <= units; }
+
+static int on_core(int core, int64_t at, int64_t size) {
+    return core >= 0 && core < pim_core_count && inside(at, size, pim_local_units[core]);
+}
+
+/* Returns the number of words of the step at `s`, of which `left` words are there; 0 if it is wrong. */
+static long check_step(const int32_t *s, long left) {
+    static const int words[] = {1, 5, 5, 6, 5, 5};
+    if (left < 1 || s[0] < 0 || s[0] > 5 || left < words[s[0]]) return 0;
+    switch (s[0]) {
+    case 0: return 1;
+    case 1:
+    case 2: return on_core(s[1], s[2], s[4]) && inside(s[3], s[4], pim_global_units) ? 5 : 0;
+    case 3: return on_core(s[1], s[2], s[5]) && on_core(s[3], s[4], s[5]) ? 6 : 0;
+    case 4: return on_core(s[1], s[2], s[4]) && inside(s[3], s[4], pim_captured_units) ? 5 : 0;
+    }
+    if (s[1] < 0 || s[1] >= pim_form_count || !pim_forms[s[1]] || s[4] < 0 || s[4] > pim_most_slots) return 0;
+    if (left < 5 + s[4] || !on_core(s[2], 0, 0) || s[3] < 0 || s[3] > pim_matrix_count) return 0;
+    for (int i = 0; i < s[4]; i++)
+        if (!on_core(s[2], s[5 + i], 0)) return 0;
+    return 5 + s[4];
+}
+
+/* steps.bin: the number of words of the first list, then two lists, each with an END. */
+static const int32_t *read_steps(const char *folder) {
+    long size, at = 1;
+    const int32_t *steps = (const int32_t *)read_file(folder, "steps.bin", -1, &size);
+    long count = size / 4;
+    for (int list = 0; list < 2; list++) {
+        long found;
+        do {
+            found = check_step(steps + at, count - at);
+            if (!found) fail_about("steps.bin", "is no list of steps of this program");
+            at += found;
+        } while (found != 1);
+        if (list == 0 && at != 1 + (long)steps[0]) fail_about("steps.bin", "has lists of other lengths");
+    }
+    if (4 * at != size) fail_about("steps.bin", "has words after its end");
+    return steps;
+}
+
 /* Constants are a .npy file: a header whose length is in bytes 8 and 9, then the values. */
 static void read_constants(const char *folder) {
     long size, wanted = (long)((pim_outputs_at - pim_constants_at) * pim_unit);
     char *content = read_file(folder, "weights/constants.npy", -1, &size);
-    long header = size < 10 ? size : 10 + (unsigned char)content[8] + 256 * (unsigned char)content[9];
+    if (size < 10 || memcmp(content, "\x93NUMPY\x01", 7)) fail_about("weights/constants.npy", "is no array");
+    long header = 10 + (unsigned char)content[8] + 256 * (unsigned char)content[9];
     if (size - header != wanted) fail_about("weights/constants.npy", "has the wrong size");
     memcpy(pim_global + pim_constants_at * pim_unit, content + header, (size_t)wanted);
     free(content);
@@ -63,8 +107,8 @@ int main(int count, char **words) {
         else given = 5;
     }
     if (given < 3 || given > 4 || times < 1) pim_fail("usage: chip FOLDER INPUTS OUTPUTS [CAPTURED] [-n TIMES]");
-    const int32_t *steps = (const int32_t *)read_file(names[0], "steps.bin", -1, NULL);
-    if (pim_start(steps, read_file(names[0], "weights.bin", -1, NULL))) pim_fail("out of memory");
+    const int32_t *steps = read_steps(names[0]);
+    if (pim_start(steps, read_file(names[0], "weights.bin", (long)pim_weights_bytes, NULL))) pim_fail("out of memory");
     read_constants(names[0]);
     long inputs = (long)(pim_constants_at * pim_unit), captures = (long)(pim_captured_units * pim_unit);
     memcpy(pim_global, read_file("", names[1], inputs, NULL), (size_t)inputs);

@@ -34,9 +34,9 @@ typedef void (*pim_form)(char *const *p, const pim_matrix *w);
 extern const pim_form pim_forms[];
 extern pim_matrix *const pim_matrices[]; /* of each core */
 extern pim_matrix pim_all_matrices[];
-extern const int pim_matrix_count, pim_core_count, pim_unit, pim_most_slots;
+extern const int pim_form_count, pim_matrix_count, pim_core_count, pim_unit, pim_most_slots;
 extern const int pim_local_units[];
-extern const int64_t pim_global_units, pim_constants_at, pim_outputs_at, pim_captured_units;
+extern const int64_t pim_global_units, pim_constants_at, pim_outputs_at, pim_captured_units, pim_weights_bytes;
 
 /* Defined by runtime.c. */
 extern char *pim_global; /* global memory: inputs, constants, outputs (memory.json) */
