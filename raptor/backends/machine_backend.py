@@ -48,9 +48,14 @@ class MachineBackend(Protocol[Code]):
     refused: options of a compilation (keywords) that would do nothing with this machine, each with the reason.
     """
 
-    name: str
-    pim_version: int
-    refused: Mapping[str, str]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def pim_version(self) -> int: ...
+
+    @property
+    def refused(self) -> Mapping[str, str]: ...
 
     def find_faults(self, program: PimProgram, target: Target) -> Iterator[UnsupportedNode]:
         """Yields each node that the machine cannot compute, and the reason; called before `generate`."""

@@ -106,7 +106,8 @@ class FormWriter:
     def apply_line(self, op: ApplyLine[Buffer]) -> Iterator[str]:
         x, y = element_size(op.lines[0].element), element_size(op.result.element)
         slots = [self.slot(line) for line in op.lines]
-        yield table(([g, slots[k], x * first, y * to] for g, k, first, to in op.products.tolist()), 4)
+        products: list[list[int]] = op.products.tolist()
+        yield table(([g, slots[k], x * first, y * to] for g, k, first, to in products), 4)
         product = self.product(op.lines[0], op.result, "r[0]", "p[r[1]] + r[2]", f"p[{self.slot(op.result)}] + r[3]")
         yield f"{_each(len(op.products), 4)} {product}"
 
@@ -143,9 +144,10 @@ class FormWriter:
 
     def overlap(self, op: Overlap[Buffer]) -> Iterator[str]:
         size, out = element_size(op.result.element), self.slot(op.result)
-        slots = [*map(self.slot, op.sources), 0]
+        slots = [self.slot(source) for source in op.sources] + [0]
         rows: list[list[int]] = []
-        for kind, to, n, left, left_at, right, right_at in plan_scatter_add(op.runs, op.result.elements).tolist():
+        plan: list[list[int]] = plan_scatter_add(op.runs, op.result.elements).tolist()
+        for kind, to, n, left, left_at, right, right_at in plan:
             a = [out, to * size] if kind == ADD_MORE else [slots[left], left_at * size]
             rows.append([min(kind, 2), to * size, n, *a, slots[right], right_at * size])
         yield table(rows, 7)
@@ -261,8 +263,9 @@ class FormWriter:
 
     def move(self, op: Move[Buffer]) -> Iterator[str]:
         size = element_size(op.result.element)
-        slots = [*map(self.slot, op.sources), -1]
-        rows = [[to * size, slots[k], at * size, step * size, n] for to, k, at, step, n in op.runs.tolist()]
+        slots = [self.slot(source) for source in op.sources] + [-1]
+        runs: list[list[int]] = op.runs.tolist()
+        rows = [[to * size, slots[k], at * size, step * size, n] for to, k, at, step, n in runs]
         yield table(rows, 5)
         yield f"{_each(len(rows), 5)} {{ char *o = p[{self.slot(op.result)}] + r[0];"
         yield f"if (r[1] < 0) memset(o, 0, (size_t)r[4] * {size});"

@@ -60,7 +60,7 @@ def generate_c(program: PimProgram, target: Target) -> CProgram:
     assert len(tables) <= 1, "all cores share the forms"
     forms = tables[0] if tables else FormTable()
     used = np.unique(np.concatenate([np.zeros(0, np.int64), *(c.all_steps.form for c in program.cores.values())]))
-    chosen = [k for k in used.tolist() if k >= len(TRANSFERS)]
+    chosen: list[int] = used[used >= len(TRANSFERS)].tolist()
     init, sample = list_steps(program, sizes)
     classes = list(dict.fromkeys(forms.classes))
     number = np.array([classes.index(kind) for kind in forms.classes], np.int64)
