@@ -83,7 +83,7 @@ def assert_equal(model: ModelProto, given: Mapping[str, Array] | None = None, **
 @contextmanager
 def on_riscv() -> Iterator[None]:
     """Programs are built for RISC-V, and run in QEMU."""
-    given = {"RAPTOR_CC": f"{RISCV[0]} -static", "RAPTOR_CC_RUN": RISCV[1]}
+    given = {"RAPTOR_CC": f"{RISCV[0]} -O1 -static", "RAPTOR_CC_RUN": RISCV[1]}
     old = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
     try:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import raptor
 from raptor.backends.c.back_end import REFUSED
 from raptor.backends.c.c_files import C_FILES, MATRICES, STEPS
+from raptor.backends.c.step_table import CAPTURE, END, FORM_STEP, LOAD_STEP, MESSAGE, STORE_STEP
 from raptor.common.errors import UserError
 from raptor.options import CompileOptions, OutputOptions, collect_options
 from raptor.output import files
@@ -137,6 +139,27 @@ def test_options_without_effect_are_refused(options: dict[str, Any], message: st
     with pytest.raises(UserError) as caught:
         raptor.compile(thesis_model(4, 8), backend="c", **CHIP, **options)
     assert str(caught.value).startswith(message)
+
+
+def test_a_search_says_which_machine_it_simulates() -> None:
+    program = raptor.compile(build("mlp3"), backend="c", optimize="latency", effort=2)
+    assert "the search compared mappings by the instruction streams of pimsim" in program.report.warnings
+    assert len(program.report.search) == 2
+
+
+def test_the_list_of_steps_is_one_schedule(out: Path) -> None:
+    """Every message is one entry, whose sender has its data by then: no core waits."""
+    words = np.fromfile(out / STEPS, "<i4").tolist()
+    sizes = {LOAD_STEP: 5, STORE_STEP: 5, MESSAGE: 6, CAPTURE: 5}
+    at, kinds = 1 + words[0], Counter[int]()
+    while words[at] != END:
+        kinds[words[at]] += 1
+        at += sizes.get(words[at]) or 5 + words[at + 4]
+    assert at == len(words) - 1
+    report = json.loads((out / files.REPORT).read_text())["instructions"]
+    assert kinds[MESSAGE] == report["send"] == report["receive"] > 0
+    assert kinds[LOAD_STEP] == report["load"]
+    assert kinds[FORM_STEP] == sum(report.values()) - sum(report[k] for k in ("send", "receive", "load", "store"))
 
 
 def test_states_are_refused() -> None:

@@ -25,6 +25,11 @@ LIBM = {"wavenet", "lstm", "bert"}
 """Models with functions of the C library, whose last bit may differ from the engine's."""
 
 
+@pytest.fixture(autouse=True)
+def quick_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAPTOR_CC", "cc -O1")
+
+
 def judge(model: ModelProto, folder: Path, samples: int = 2) -> None:
     out = raptor.compile(model, backend="c").save(folder / "out")
     has_integers = b'"numbers": "int"' in (out / "manifest.json").read_bytes()
