@@ -11,7 +11,7 @@ from raptor.target.components.node_scaling import area_factor, energy_factor
 
 TABLES = ("isaac", "puma")
 _ANALOG = ("crossbar", "adc", "dac", "sample_hold", "link")
-_SIZES = ("bits", "bytes", "width", "rows", "cols", "flit_bytes")
+_SIZES = ("bits", "bytes", "width", "flit_bytes")
 """Values for which the others of a part hold."""
 _AREAS = ("um2", "low_um2", "high_um2")
 _ENERGIES = ("pj", "read_pj", "write_pj", "lane_pj", "wire_pj", "static_mw")
@@ -32,7 +32,8 @@ def fill_from_tables(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the contents of a component file in which each part with a `table` has the values of that table.
 
     What the file gives itself stays. Digital parts are scaled to the node of the file; analog ones keep their values,
-    which are then ASSUMED. Raises `UserError` for a part that the table does not have, or of another size.
+    which are then ASSUMED, as those of a crossbar with another number of cells are. Raises `UserError` for a part that
+    the table does not have, or of another size.
     """
     return {name: _fill_part(name, part, raw.get("node_nm")) for name, part in raw.items()}
 
@@ -54,10 +55,23 @@ def _fill_part(name: str, part: Any, node_nm: Any) -> Any:
                 f"components: {name}.{size}: the table {table} is for {row[size]}, not for {given[size]}; "
                 "leave table out, and give the values of the part"
             )
+    if name == "crossbar":
+        row = _scale_cells(row, given)
     table_nm = read_table(table)["node_nm"]
     if isinstance(node_nm, int | float) and node_nm != table_nm:
         row = _scale_part(name, row, table_nm, node_nm)
     return row | given
+
+
+def _scale_cells(row: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the row with area and energy in proportion to the cells of the crossbar that the file gives."""
+    rows, cols = given.get("rows", row["rows"]), given.get("cols", row["cols"])
+    if not (isinstance(rows, int) and isinstance(cols, int)) or (rows, cols) == (row["rows"], row["cols"]):
+        return row
+    factor = rows * cols / (row["rows"] * row["cols"])
+    scaled = {key: value * factor if key in (*_AREAS, *_ENERGIES) else value for key, value in row.items()}
+    cite = f"{row['cite']}; in proportion to the cells of {row['rows']}x{row['cols']}"
+    return scaled | {"kind": "ASSUMED", "cite": cite}
 
 
 def _scale_part(name: str, row: dict[str, Any], from_nm: float, to_nm: float) -> dict[str, Any]:

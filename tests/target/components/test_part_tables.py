@@ -90,6 +90,14 @@ def test_digital_parts_are_scaled_and_analog_ones_are_assumed():
     assert new.vector.um2 == old.vector.um2  # the file gives it itself
 
 
+def test_arrays_of_another_size_are_in_proportion_to_their_cells():
+    crossbar = read_component_file("example", ["crossbar.rows=256", "crossbar.cols=64"]).crossbar
+    assert (crossbar.um2, crossbar.high_um2, crossbar.read_pj, crossbar.read_ns) == (25, 31.25, 30, 100)
+    small = read_component_file("example", ["crossbar.rows=64"]).crossbar
+    assert (small.um2, small.low_um2, small.read_pj, small.kind) == (12.5, 9.375, 15, "ASSUMED")
+    assert "in proportion to the cells of 128x128" in (small.cite or "")
+
+
 def test_the_file_goes_before_the_table():
     parts = read_component_file("example", ["router.pj=3.0", "adc={table='puma', per_crossbar=2}"])
     assert (parts.router.pj, parts.router.um2) == (3.0, 151000)
