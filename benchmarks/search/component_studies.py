@@ -53,6 +53,7 @@ STUDIES = (
         objectives = { area_mm2 = "min", energy_pj = "min", top1 = "max" }
         study = { name = "digits", models = ["digits.onnx"], components = "example", sampler = "grid", trials = 54 }
         accuracy = { data = ["validation.npz"], crossbar = "sliced" }
+        constraints = { top1 = ">= 0.95" }
         [space]
         components.chip.cores = [16]
         components.crossbar.rows = [64, 128, 256]
@@ -103,12 +104,13 @@ def format_front(given: ComponentStudy, folder: Path) -> list[str]:
     front = pareto_front(study, list(study_driver.run_study(study)))
     varied = [name for name in front[0].trial.point if len({o.trial.point[name] for o in front}) > 1]
     columns = [*(title for _, title, _ in given.figures), *(name.removeprefix("components.") for name in varied)]
-    rows = sorted({tuple(_cells(given, outcome, varied)) for outcome in front}, key=lambda row: float(row[0]))
+    front.sort(key=lambda outcome: [outcome.figures[name] for name, _, _ in given.figures])
+    rows = [_cells(given, outcome, varied) for outcome in front]
     return [f"| {' | '.join(line)} |" for line in (columns, ["---:"] * len(columns), *rows)]
 
 
 def _cells(given: ComponentStudy, outcome: TrialOutcome, varied: Sequence[str]) -> list[str]:
-    figures = [f"{outcome.figures[name] * factor:.3g}" for name, _, factor in given.figures]
+    figures = [f"{outcome.figures[name] * factor:.4g}" for name, _, factor in given.figures]
     return figures + [str(outcome.trial.point[name]) for name in varied]
 
 
