@@ -24,8 +24,8 @@ from raptor.mapping.paces import StoredPace
 from raptor.mapping.search_trial import SearchTrial
 from raptor.output import files
 from raptor.output.machine_files import CodeFacts
+from raptor.output.product_count import count_products
 from raptor.pim.ir import PimProgram
-from raptor.pim.product_count import count_products
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.operations import Stencil
 from raptor.target.arch import Target

@@ -16,7 +16,7 @@ def element_size(element: ElementType) -> int:
 
 
 def suffix(element: ElementType) -> str:
-    """Returns the type of an element in names of pim.h: `f32`, `i8`, `i16`, `i24` or `i32`."""
+    """Returns the type of an element in names of pim.h, such as f32 or i24."""
     return "f32" if element.kind == "float" else f"i{8 * bytes_of(element.bits)}"
 
 

@@ -16,7 +16,6 @@ from raptor.backends.c.integer_code import write_bound, write_lookup, write_requ
 from raptor.graph.window import cached_input_pixels
 from raptor.pim.operations import Buffer, LoadRows, Repeat
 from raptor.pim.pool_terms import BOTH, ONE, TOTAL, order_terms
-from raptor.pim.scatter_plan import ADD_MORE, CLEAR, COPY, plan_scatter_add
 from raptor.pim.step_columns import OperationForm
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.operations import (
@@ -35,6 +34,7 @@ from raptor.spatial.operations import (
     Stencil,
     Vector,
 )
+from raptor.spatial.scatter_plan import ADD_MORE, CLEAR, COPY, plan_scatter_add
 from raptor.target.chip_elements import ElementType
 
 FLOAT_FUNCTIONS = {

@@ -23,7 +23,6 @@ from raptor.common.errors import VerifyError
 from raptor.graph.window import cached_input_pixels
 from raptor.pim.operations import Buffer, Load, LoadRows, Receive, Repeat, Send, Store
 from raptor.pim.pool_terms import BOTH, NEXT, ONE, TOTAL, PoolTerms, order_terms
-from raptor.pim.scatter_plan import ADD_MORE, ADD_TWO, CLEAR, COPY, plan_scatter_add
 from raptor.pim.step_columns import OperationForm
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.operations import (
@@ -43,6 +42,7 @@ from raptor.spatial.operations import (
     Stencil,
     Vector,
 )
+from raptor.spatial.scatter_plan import ADD_MORE, ADD_TWO, CLEAR, COPY, plan_scatter_add
 from raptor.target import isa
 from raptor.target.arch import Target
 from raptor.target.chip_elements import FLOAT32
