@@ -168,20 +168,27 @@ PASS_OPTION = OneOf("stop_after", tuple(step.__name__ for step in (frontend.load
 
 def compile_model(source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver) -> ProgramArtifacts:
     """Runs every pass. Returns the contents of the output directory."""
-    check_driver(driver, request.arch)
+    check_driver(driver, request)
     return compile_loaded(driver.run(frontend.load, _verify_model, source, request.options.inputs), request, driver)
 
 
-def check_driver(driver: Driver, arch: Target) -> None:
-    """Raises `UserError` for a pass that does not exist, and for a chip too large for its network table."""
+def check_driver(driver: Driver, request: CompileRequest) -> None:
+    """Raises `UserError` for a pass that does not exist, and for a chip too large for its network table.
+
+    Also for a machine that is never asked, because the compilation stops before.
+    """
     if driver.stop_after is not None:
         PASS_OPTION.parse(driver.stop_after)
+    backend, last = request.backend, PASS_OPTION.choices[-1]
+    if driver.stop_after not in (None, last) and backend.name != files.PIMSIM:
+        stopped = spell_option("stop_after", driver.stop_after)
+        raise UserError(f"{spell_option('backend', backend.name)}: not with {stopped}, which ends before {last}")
     for name, user in driver.passes.items():
         if name not in PASS_OPTION.choices:
             raise UserError(f"{user.label}: expected one of: {', '.join(PASS_OPTION.choices)}")
         if driver.stop_after and PASS_OPTION.choices.index(driver.stop_after) < PASS_OPTION.choices.index(name):
             raise UserError(f"{user.label}: not with {spell_option('stop_after', driver.stop_after)}, before {name}")
-    check_network_size(arch)
+    check_network_size(request.arch)
 
 
 def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) -> ProgramArtifacts:

@@ -7,7 +7,7 @@ from importlib.resources import files as package_files
 
 import numpy as np
 
-from raptor.backends.c.c_types import pim_type
+from raptor.backends.c.c_types import spell_weight_type
 from raptor.backends.c.program_code import CProgram
 from raptor.backends.machine_backend import ProgramParts
 from raptor.graph.ir import Numbers
@@ -65,7 +65,7 @@ def make_c_files(code: CProgram, parts: ProgramParts) -> CFiles:
                 matrices.append(matrix)
                 end += len(_padded(matrix))
             size = f"{matrix.shape[0]}, {matrix.shape[1]}"
-            rows.append(f"    {{{core}, {group}, {size}, {pim_type(matrix.dtype)}, {held[digest]}, 0}},")
+            rows.append(f"    {{{core}, {group}, {size}, {spell_weight_type(matrix.dtype)}, {held[digest]}, 0}},")
     steps = np.concatenate([[len(code.init)], code.init, code.sample]).astype("<i4")
     return CFiles(
         target=parts.target,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.backends.c.c_types import element_size, suffix, table
+from raptor.backends.c.c_types import element_size, format_table, spell_type
 from raptor.backends.c.integer_code import write_bound, write_lookup, write_requantise, write_requantise_at_once
 from raptor.graph.window import cached_input_pixels
 from raptor.pim.operations import Buffer, LoadRows, Repeat
@@ -65,12 +65,12 @@ INTEGER_FUNCTIONS = {
 """C expression of each function of integers `a` and `b`, in 64 bits."""
 
 
-def value_type(element: ElementType) -> str:
+def find_value_type(element: ElementType) -> str:
     """Returns the C type in which an element is computed."""
     return "float" if element.kind == "float" else "int64_t"
 
 
-def binary(function: str, element: ElementType) -> str:
+def find_expression(function: str, element: ElementType) -> str:
     """Returns the C expression of a function of elements of a type, of `a` and `b`."""
     return (FLOAT_FUNCTIONS if element.kind == "float" else INTEGER_FUNCTIONS)[function]
 
@@ -93,21 +93,21 @@ class FormWriter:
 
     def load(self, buffer: Buffer, at: str, base: str = "") -> str:
         """Returns the C expression of element `at` of a buffer, or of the address `base`."""
-        return f"pim_ld_{suffix(buffer.element)}({base or f'p[{self.slot(buffer)}]'}, {at})"
+        return f"pim_ld_{spell_type(buffer.element)}({base or f'p[{self.slot(buffer)}]'}, {at})"
 
     def store(self, buffer: Buffer, at: str, value: str, base: str = "") -> str:
         """Returns the C statement that stores a value in element `at` of a buffer, or of the address `base`."""
-        return f"pim_st_{suffix(buffer.element)}({base or f'p[{self.slot(buffer)}]'}, {at}, {value});"
+        return f"pim_st_{spell_type(buffer.element)}({base or f'p[{self.slot(buffer)}]'}, {at}, {value});"
 
     def product(self, given: Buffer, result: Buffer, row: str, x: str, y: str) -> str:
-        types = f"PIM_{suffix(given.element).upper()}", f"PIM_{suffix(result.element).upper()}"
+        types = f"PIM_{spell_type(given.element).upper()}", f"PIM_{spell_type(result.element).upper()}"
         return f"pim_mvm(w + {row}, {types[0]}, {x}, {types[1]}, {y});"
 
     def apply_line(self, op: ApplyLine[Buffer]) -> Iterator[str]:
         x, y = element_size(op.lines[0].element), element_size(op.result.element)
         slots = [self.slot(line) for line in op.lines]
         products: list[list[int]] = op.products.tolist()
-        yield table(([g, slots[k], x * first, y * to] for g, k, first, to in products), 4)
+        yield format_table(([g, slots[k], x * first, y * to] for g, k, first, to in products), 4)
         product = self.product(op.lines[0], op.result, "r[0]", "p[r[1]] + r[2]", f"p[{self.slot(op.result)}] + r[3]")
         yield f"{_each(len(op.products), 4)} {product}"
 
@@ -120,16 +120,16 @@ class FormWriter:
         source = (inputs[pixel, index] * op.input.channels + op.channel) * x
         yield from self.clear(op.result, np.flatnonzero((inputs < 0).all(axis=1)), n)
         rows = np.stack([np.array(op.weights, np.int64)[index], source, pixel * n * y, first], axis=1)
-        yield table(rows, 4)
+        yield format_table(rows, 4)
         yield f"{_each(len(rows), 4)} {{"
         out, given = f"p[{self.slot(op.result)}] + r[2]", f"p[{self.slot(op.input)}] + r[1]"
         made = f"r[3] ? o : p[{self.slot(op.scratch[0])}]" if op.scratch else "o"
         yield f"char *o = {out}, *y = {made};"
         yield self.product(op.input, op.result, "r[0]", given, "y")
         if op.relu:
-            kind = value_type(op.result.element)
+            kind = find_value_type(op.result.element)
             yield f"for (int j = 0; j < {n}; j++) {{ {kind} a = {self.load(op.result, 'j', 'y')};"
-            yield f"{self.store(op.result, 'j', binary('relu', op.result.element), 'y')}}}"
+            yield f"{self.store(op.result, 'j', find_expression('relu', op.result.element), 'y')}}}"
         if op.scratch:
             total = f"{self.load(op.result, 'j', 'o')} + {self.load(op.result, 'j', 'y')}"
             yield f"if (!r[3]) for (int j = 0; j < {n}; j++) {self.store(op.result, 'j', total, 'o')}"
@@ -150,7 +150,7 @@ class FormWriter:
         for kind, to, n, left, left_at, right, right_at in plan:
             a = [out, to * size] if kind == ADD_MORE else [slots[left], left_at * size]
             rows.append([min(kind, 2), to * size, n, *a, slots[right], right_at * size])
-        yield table(rows, 7)
+        yield format_table(rows, 7)
         yield f"{_each(len(rows), 7)} {{"
         yield f"char *o = p[{out}] + r[1], *x = p[r[3]] + r[4], *y = p[r[5]] + r[6];"
         yield f"if (r[0] == {CLEAR}) memset(o, 0, (size_t)r[2] * {size});"
@@ -170,10 +170,10 @@ class FormWriter:
         elif op.function == "round":
             value = f"pim_round(a, {op.result.element.low}.0, {op.result.element.high}.0)"
         else:
-            value = binary(op.function, used[0].element)
+            value = find_expression(op.function, used[0].element)
         yield f"for (int k = 0; k < {op.result.elements}; k += {length}) for (int i = 0; i < {length}; i++) {{"
         for name, buffer in names.items():
-            yield f"{value_type(buffer.element)} {name} = {self.load(buffer, at[name])};"
+            yield f"{find_value_type(buffer.element)} {name} = {self.load(buffer, at[name])};"
         yield f"{self.store(op.result, 'k + i', value)}}}"
 
     def repeat(self, op: Repeat[Buffer]) -> Iterator[str]:
@@ -208,13 +208,13 @@ class FormWriter:
             b = [int(totals[terms.part[k]]), at] if reads == TOTAL else right[k]
             rows.append([int(reads == ONE), *out, *a, *b])
         yield from self.clear(op.result, np.flatnonzero(counts == 0), n)
-        yield table(rows, 7)
+        yield format_table(rows, 7)
         yield f"{_each(len(rows), 7)} {{"
         yield "char *o = p[r[1]] + r[2], *x = p[r[3]] + r[4], *y = p[r[5]] + r[6];"
         yield f"if (r[0]) memcpy(o, y, {size}); else for (int j = 0; j < {n}; j++) {{"
-        yield f"{value_type(op.result.element)} a = {self.load(op.result, 'j', 'x')}, "
+        yield f"{find_value_type(op.result.element)} a = {self.load(op.result, 'j', 'x')}, "
         yield f"b = {self.load(op.result, 'j', 'y')};"
-        yield f"{self.store(op.result, 'j', binary(op.function, op.result.element), 'o')}}}}}"
+        yield f"{self.store(op.result, 'j', find_expression(op.function, op.result.element), 'o')}}}}}"
 
     def stencil(self, op: Stencil[Buffer]) -> Iterator[str]:
         """Weighted pixels, added tap after tap; those of weight 1 need no product."""
@@ -231,8 +231,8 @@ class FormWriter:
             for k, place in enumerate(self.places(op, inputs[pixel, tap]))
         ]
         yield from self.clear(op.result, np.flatnonzero(~used.any(axis=1)), n)
-        yield table(rows, 5)
-        kind = value_type(op.result.element)
+        yield format_table(rows, 5)
+        kind = find_value_type(op.result.element)
         yield f"{_each(len(rows), 5)} {{ char *o = p[{self.slot(op.result)}] + r[1], *x = p[r[2]] + r[3];"
         yield f"for (int j = 0; j < {n}; j++) {{ {kind} v = {self.load(given, 'j', 'x')};"
         if op.vectors is not None:
@@ -266,7 +266,7 @@ class FormWriter:
         slots = [self.slot(source) for source in op.sources] + [-1]
         runs: list[list[int]] = op.runs.tolist()
         rows = [[to * size, slots[k], at * size, step * size, n] for to, k, at, step, n in runs]
-        yield table(rows, 5)
+        yield format_table(rows, 5)
         yield f"{_each(len(rows), 5)} {{ char *o = p[{self.slot(op.result)}] + r[0];"
         yield f"if (r[1] < 0) memset(o, 0, (size_t)r[4] * {size});"
         yield f"else if (r[3] == {size}) memmove(o, p[r[1]] + r[2], (size_t)r[4] * {size});"

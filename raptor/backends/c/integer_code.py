@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from raptor.backends.c.c_types import table
+from raptor.backends.c.c_types import format_table
 from raptor.pim.operations import Buffer
 from raptor.spatial.integer_operations import SCALAR, Bound, Lookup, Requantise, RequantiseAtOnce
 
@@ -40,7 +40,7 @@ def write_requantise(writer: _Accesses, op: Requantise[Buffer]) -> Iterator[str]
     numbers = np.where(op.index == SCALAR, 0, op.index)
     slots = np.array([*map(writer.slot, op.tables)] or [0])[numbers]
     if op.recipe.steps:
-        yield table(slots, len(op.recipe.steps))
+        yield format_table(slots, len(op.recipe.steps))
     yield f"for (int y = 0; y < {op.result.rows}; y++) for (int i = 0; i < {row}; i++) {{"
     for number, source in enumerate(op.sources):
         yield f"int64_t v{number} = {writer.load(source, f'y * {row}L + i')};"
@@ -64,7 +64,7 @@ def write_requantise_at_once(writer: _Accesses, op: RequantiseAtOnce[Buffer]) ->
     """Yields a requantisation of each element, whose parameters take 16 bytes in the table of its row."""
     row = op.result.width * op.result.channels
     slots = np.array([writer.slot(held) for held in op.tables])[op.index]
-    yield table(slots.reshape(-1, 1), 1)
+    yield format_table(slots.reshape(-1, 1), 1)
     yield f"for (int y = 0; y < {op.result.rows}; y++) for (int i = 0; i < {row}; i++) {{"
     source = writer.load(op.source, f"y * {row}L + i")
     found = f"pim_requantise({source}, p[t[y][0]] + i * {_PARAMETER_BYTES}L)"

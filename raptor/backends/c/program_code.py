@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raptor.backends.c.form_code import WRITERS, FormWriter
-from raptor.backends.c.step_table import UnitSizes, captured_units, list_steps
+from raptor.backends.c import step_table
+from raptor.backends.c.form_code import FormWriter
+from raptor.backends.c.step_table import END, UnitSizes, count_captured_units, list_steps
 from raptor.common.errors import CapacityError, VerifyError
 from raptor.common.option_spelling import spell_option
 from raptor.pim.ir import ArrayGroup, PimProgram
 from raptor.pim.operations import operation_name
-from raptor.pim.step_columns import LOAD, STORE, TRANSFERS, FormTable, Ints
+from raptor.pim.step_columns import LOAD, RECEIVE, SEND, STORE, TRANSFERS, FormTable, Ints
 from raptor.target.arch import Target
 from raptor.target.chip_elements import MODELLED_FLOAT
 
@@ -42,7 +43,7 @@ class CProgram:
         return self.forms
 
 
-def unit_sizes(program: PimProgram, target: Target) -> UnitSizes:
+def find_unit_sizes(program: PimProgram, target: Target) -> UnitSizes:
     """Returns the units of memory: elements in a program of floats, else bytes."""
     is_float = any(b.element == MODELLED_FLOAT for core in program.cores.values() for b in core.steps.buffers.values)
     return UnitSizes(target.element_bytes if is_float else 1, is_float)
@@ -54,7 +55,7 @@ def _tables(program: PimProgram) -> list[FormTable]:
 
 def generate_c(program: PimProgram, target: Target) -> CProgram:
     """Returns the program in C. Raises `CapacityError` if its global memory is larger than a word can address."""
-    sizes = unit_sizes(program, target)
+    sizes = find_unit_sizes(program, target)
     _check_addresses(program, sizes)
     tables = _tables(program)
     assert len(tables) <= 1, "all cores share the forms"
@@ -70,7 +71,7 @@ def generate_c(program: PimProgram, target: Target) -> CProgram:
         init=init,
         sample=sample,
         local_units=np.array([c.local_bytes // sizes.bytes_per_unit for c in program.cores.values()], np.int64),
-        captured_units=captured_units(program, sizes),
+        captured_units=count_captured_units(program, sizes),
         most_slots=max((len(forms.forms[k].slots) for k in chosen), default=0),
         sizes=sizes,
         names=tuple(map(operation_name, classes)),
@@ -105,33 +106,39 @@ def _form_lines(forms: FormTable, chosen: list[int], sizes: UnitSizes) -> Iterat
 
 
 def verify_c(code: CProgram, program: PimProgram) -> None:
-    """Raises `VerifyError` unless every step of a program is in the list, with messages in their order."""
-    steps = sum(len(core.steps) for core in program.cores.values())
+    """Raises `VerifyError` unless each core does its steps in their order, and each tensor is captured."""
+    listed, captures = _list_forms(code.sample, len(program.cores))
+    for found, core in zip(listed, program.cores.values(), strict=True):
+        if found != core.steps.form.tolist():
+            raise VerifyError(f"core {core.core}: the list of steps is not its program")
     traced = sum(len(trace.regions) for trace in program.traces)
-    found = _count_entries(code.sample)
-    if found != steps - program.channel_count + traced:
-        raise VerifyError(f"{found} entries for {steps} steps, {program.channel_count} messages and {traced} captures")
-    unknown = {op for op in code.names if op not in map(operation_name, [*WRITERS, *_transfer_classes()])}
-    if unknown:
-        raise VerifyError(f"no C code for {', '.join(sorted(unknown))}")
+    if captures != traced:
+        raise VerifyError(f"{captures} captures of {traced} parts of tensors")
 
 
-def _transfer_classes() -> list[type]:
-    return [type(form.operation) for form in TRANSFERS]
+def _list_forms(words: Ints, cores: int) -> tuple[list[list[int]], int]:
+    """Returns the forms of the steps of each core, in the order of the list, and the number of captures.
 
-
-_FIXED_WORDS = {1: 5, 2: 5, 3: 6, 4: 5}
-"""Number of words of the entries whose length does not depend on their content, by kind."""
-
-
-def _count_entries(words: Ints) -> int:
-    """Returns the number of entries before `END`. Raises `VerifyError` for one of an unknown kind."""
-    at = count = 0
-    listed = words.tolist()
-    while listed[at]:
-        kind = listed[at]
-        if kind != 5 and kind not in _FIXED_WORDS:
-            raise VerifyError(f"word {at}: no kind of step has the number {kind}")
-        at += _FIXED_WORDS.get(kind) or 5 + listed[at + 4]
-        count += 1
-    return count
+    Raises `VerifyError` for an entry of an unknown kind.
+    """
+    found: list[list[int]] = [[] for _ in range(cores)]
+    listed: list[int] = words.tolist()
+    at = captures = 0
+    while listed[at] != END:
+        kind, *rest = listed[at : at + 6]
+        match kind:
+            case step_table.LOAD_STEP | step_table.STORE_STEP:
+                found[rest[0]].append(LOAD if kind == step_table.LOAD_STEP else STORE)
+                at += 5
+            case step_table.MESSAGE:
+                found[rest[0]].append(SEND)
+                found[rest[2]].append(RECEIVE)
+                at += 6
+            case step_table.CAPTURE:
+                captures, at = captures + 1, at + 5
+            case step_table.FORM_STEP:
+                found[rest[1]].append(rest[0])
+                at += 5 + rest[3]
+            case _:
+                raise VerifyError(f"word {at}: no kind of step has the number {kind}")
+    return found, captures

@@ -137,7 +137,7 @@ def _captures(
     return found
 
 
-def captured_units(program: PimProgram, sizes: UnitSizes) -> int:
+def count_captured_units(program: PimProgram, sizes: UnitSizes) -> int:
     """Returns the units of all captured tensors together."""
     widths = (1 if sizes.is_float else -(-trace.element.bits // 8) for trace in program.traces)
     return sum(

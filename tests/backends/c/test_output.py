@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import pytest
 import raptor
 from raptor.backends.c.back_end import REFUSED
 from raptor.backends.c.c_files import C_FILES, MATRICES, STEPS
+from raptor.backends.c.program_code import generate_c, verify_c
 from raptor.backends.c.step_table import CAPTURE, END, FORM_STEP, LOAD_STEP, MESSAGE, STORE_STEP
-from raptor.common.errors import UserError
+from raptor.common.errors import UserError, VerifyError
 from raptor.options import CompileOptions, OutputOptions, collect_options
 from raptor.output import files
 from tests.backends.c.programs import build, inputs, needs_compiler
 from tests.paths import ROOT
-from tests.pipeline import thesis_model
+from tests.pipeline import passes, thesis_model
 from tests.stateful_models import recurrent_step
 from validator.execution.run import prepare_machine, run_program
 from validator.load.output_directory import load_output
@@ -150,16 +152,45 @@ def test_a_search_says_which_machine_it_simulates() -> None:
 def test_the_list_of_steps_is_one_schedule(out: Path) -> None:
     """Every message is one entry, whose sender has its data by then: no core waits."""
     words = np.fromfile(out / STEPS, "<i4").tolist()
-    sizes = {LOAD_STEP: 5, STORE_STEP: 5, MESSAGE: 6, CAPTURE: 5}
-    at, kinds = 1 + words[0], Counter[int]()
-    while words[at] != END:
-        kinds[words[at]] += 1
-        at += sizes.get(words[at]) or 5 + words[at + 4]
-    assert at == len(words) - 1
+    sample = words[1 + words[0] :]
+    found = entries(sample)
+    assert found[-1] == len(sample) - 1
+    kinds = Counter(sample[at] for at in found)
     report = json.loads((out / files.REPORT).read_text())["instructions"]
     assert kinds[MESSAGE] == report["send"] == report["receive"] > 0
     assert kinds[LOAD_STEP] == report["load"]
     assert kinds[FORM_STEP] == sum(report.values()) - sum(report[k] for k in ("send", "receive", "load", "store"))
+
+
+def entries(words: list[int]) -> list[int]:
+    """Returns where each entry of a list of steps begins."""
+    sizes, found = {LOAD_STEP: 5, STORE_STEP: 5, MESSAGE: 6, CAPTURE: 5}, [0]
+    while words[found[-1]] != END:
+        found.append(found[-1] + (sizes.get(words[found[-1]]) or 5 + words[found[-1] + 4]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "added"), [(LOAD_STEP, 0, 1), (LOAD_STEP, 1, 1), (MESSAGE, 3, 1), (FORM_STEP, 1, 1)]
+)
+def test_a_step_of_another_kind_core_or_form_is_found(kind: int, word: int) -> None:
+    """The verifier follows the forms of each core."""
+    made = passes(thesis_model(4, 8), **CHIP)
+    code = generate_c(made.program, made.arch)
+    verify_c(code, made.program)
+    at = next(at for at in entries(code.sample.tolist()) if code.sample[at] == kind)
+    sample = code.sample.copy()
+    sample[at + word] += 1
+    with pytest.raises(VerifyError, match="the list of steps is not its program"):
+        verify_c(replace(code, sample=sample), made.program)
+
+
+def test_a_capture_that_is_missing_is_found() -> None:
+    made = passes(thesis_model(4, 8), **CHIP)
+    code = generate_c(made.program, made.arch)
+    at = next(at for at in entries(code.sample.tolist()) if code.sample[at] == CAPTURE)
+    with pytest.raises(VerifyError, match="captures of"):
+        verify_c(replace(code, sample=np.delete(code.sample, np.s_[at : at + 5])), made.program)
 
 
 def test_states_are_refused() -> None:
