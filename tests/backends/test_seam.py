@@ -1,18 +1,26 @@
 """The seam between compiler and machines: who may know instructions, and what a back end of another package can do."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import models
 import raptor
 from docgen.package_layers import ROOT, find_imports, find_modules
-from raptor.backends.machine_backend import PIM_VERSION, find_backend
+from raptor.backends.machine_backend import PIM_VERSION, MachineBackend, ProgramParts, find_backend
 from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
+from raptor.backends.pimsim.emit import EMITTERS
 from raptor.common.errors import UserError
 from raptor.common.machine_backends import OWN_BACKENDS, load_backend, register_backend
 from raptor.output import files
+from raptor.output.machine_files import CodeFacts
+from raptor.pim import GlobalMemory, PimProgram
+from raptor.pim.ir import ArrayGroup, CoreProgram, TensorTrace
+from raptor.pim.operations import Load, LoadRows, Receive, Send, Store
+from raptor.pim.step_columns import OperationForm, StepColumns
 from tests.pipeline import passes, thesis_model
 from tests.project.documents import blocks
 from validator.validate import validate
@@ -142,3 +150,38 @@ def test_a_wrong_instruction_of_another_machine_is_a_mismatch(installed: Path, t
         path.write_bytes(head + b"\n" + (np.frombuffer(content, np.float32) * 2).tobytes())
     assert changed
     assert validate(out, samples=2, check_hashes=False).verdict == "mismatch"
+
+
+INTERFACE = ROOT / "tests" / "golden" / "pim_interface.txt"
+STABLE = (
+    *(PimProgram, CoreProgram, StepColumns, OperationForm, ArrayGroup, TensorTrace),
+    *(GlobalMemory, ProgramParts, CodeFacts),
+)
+
+
+def interface() -> list[str]:
+    """The names and fields that a back end may rely on."""
+    found = [f"PIM_VERSION {PIM_VERSION}"]
+    for kind in (Load, LoadRows, Store, Send, Receive, *EMITTERS):
+        found += [f"{kind.__name__}.{field.name}" for field in structs.fields(kind)]
+    for kind in STABLE:
+        found += [f"{kind.__name__}.{field.name}" for field in fields(kind)]
+    return list(dict.fromkeys(found))
+
+
+def test_the_interface_is_that_of_its_version(request: pytest.FixtureRequest) -> None:
+    """Whoever removes or changes a field raises `PIM_VERSION`; what is added changes nothing for a back end."""
+    kept = INTERFACE.read_text().splitlines()
+    if kept[0] == f"PIM_VERSION {PIM_VERSION}":
+        assert [line for line in kept if line not in interface()] == [], "raise PIM_VERSION"
+    if request.config.getoption("--update-golden"):
+        INTERFACE.write_text("".join(f"{line}\n" for line in interface()))
+        return
+    assert kept == interface(), "write tests/golden/pim_interface.txt again: make goldens"
+
+
+def test_the_page_names_every_column_and_every_function() -> None:
+    page = (ROOT / "docs/developers/backends.md").read_text()
+    columns = [field.name for field in fields(StepColumns) if field.name not in ("forms", "nodes", "buffers", "node")]
+    assert [name for name in columns if f"`steps.{name}`" not in page] == []
+    assert [n for n in vars(MachineBackend) if not n.startswith("_") and f"{n}" not in page] == []
