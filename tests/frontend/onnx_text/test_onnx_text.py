@@ -74,6 +74,7 @@ def typed_model() -> onnx.ModelProto:
     constants = {"high": np.float32(np.inf), "unused": np.array([True, False]), "ids": np.arange(40, dtype=np.uint8)}
     model = make_model(nodes, {"x": (1, 3)}, ["y"], constants | {"none": np.zeros((0, 2), np.int64)})
     model.opset_import.add(domain="com.microsoft", version=1)
+    model.graph.initializer.append(onnx.helper.make_tensor("numbers", onnx.TensorProto.FLOAT, [2], [0.1, -0.0]))
     return model
 
 
