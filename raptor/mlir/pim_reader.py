@@ -15,7 +15,18 @@ from raptor.common.mlir.reader import MlirOp
 from raptor.common.mlir.syntax import MlirError, MlirType
 from raptor.mapping.decision import Matrix
 from raptor.mapping.modes.line_unfolding import LineMatrix
-from raptor.mlir.checks import FAULTS, MOST_ELEMENTS, check_header, check_op, check_window, decode_operation, find_node
+from raptor.mlir.checks import (
+    FAULTS,
+    MOST_ELEMENTS,
+    check_header,
+    check_op,
+    check_symbol,
+    check_window,
+    decode_operation,
+    find_node,
+    read_element,
+    read_shape,
+)
 from raptor.mlir.dialect import step_classes
 from raptor.mlir.records import RecordDecoder
 from raptor.pim.ir import ArrayGroup, CoreProgram, PimProgram, TensorTrace
@@ -172,7 +183,7 @@ class _PimReader:
 
     def tensor(self, op: MlirOp) -> None:
         found, decoder = op.attributes, RecordDecoder(self.modelled)
-        self.unique(op, found["sym_name"], self.traces.keys() | self.form_numbers.keys())
+        name = check_symbol(op, self.traces, self.form_numbers)
         try:
             image = decoder.decode(found["image"], Image)
             table = decoder.decode(found["parts"], np.ndarray[Any, np.dtype[np.int64]])
@@ -185,43 +196,24 @@ class _PimReader:
         regions = [TensorRegion((a, b), (c, d), None if e < 0 else (e, f)) for a, b, c, d, e, f in table.tolist()]
         none = np.full(len(regions), -1)
         trace = TensorTrace(found["name"], find_node(op), image, tuple(regions), none, none.copy(), element, coding)
-        self.traces[found["sym_name"]] = _Trace(op, trace)
-
-    @staticmethod
-    def unique(op: MlirOp, name: str, names: Any) -> None:
-        if name in names:
-            raise MlirError(op.position, f"{op.name}: the symbol {name} is defined twice")
+        self.traces[name] = _Trace(op, trace)
 
     def form(self, op: MlirOp) -> None:
         found = op.attributes
-        self.unique(op, found["sym_name"], self.form_numbers.keys() | self.traces.keys())
+        name = check_symbol(op, self.traces, self.form_numbers)
         known = step_classes().get(found["kind"])
         if known is None:
             raise MlirError(op.position, f"pim.form: {found['kind']!r} is no operation with forms")
-        slots = [self.slot(op, type_, number) for number, type_ in enumerate(found["slots"])]
+        shapes = [read_shape(op, type_, "memref", modelled=self.modelled) for type_ in found["slots"]]
+        slots = [Buffer(f"{number}", *shape) for number, shape in enumerate(shapes)]
         try:
             form = self.form_of(known, found["parameters"], slots, found.get("weight_bits", 0))
         except FAULTS as e:
             raise MlirError(op.position, f"pim.form: parameters: {e}") from None
-        self.form_numbers[found["sym_name"]] = len(self.forms)
+        self.form_numbers[name] = len(self.forms)
         self.forms.append(form)
         self.form_places.append(op.position)
         self.form_names.append(f"pim.{found['kind']}")
-
-    def slot(self, op: MlirOp, type_: Any, number: int) -> Buffer:
-        """Returns a slot of the shape of a memref."""
-        if not isinstance(type_, MlirType) or type_.kind != "memref" or len(type_.shape) != 3:
-            raise MlirError(op.position, "pim.form: slots are memrefs of rows x width x channels")
-        rows, width, channels = type_.shape
-        if not 0 < rows * width * channels <= MOST_ELEMENTS:
-            raise MlirError(op.position, f"pim.form: {type_} has no element, or more than {MOST_ELEMENTS}")
-        return Buffer(f"{number}", rows, width, channels, self.element(op, type_.element))
-
-    def element(self, op: MlirOp, name: str) -> ElementType:
-        try:
-            return RecordDecoder(self.modelled).decode(MlirType("scalar", (), name), ElementType)
-        except ValueError as e:
-            raise MlirError(op.position, f"{op.name}: {e}") from None
 
     def form_of(
         self, known: tuple[type[Any], str | None], parameters: Any, slots: list[Buffer], weight_bits: int
@@ -290,7 +282,7 @@ class _PimReader:
         (name,) = op.results
         if name in rows.buffers:
             raise MlirError(op.position, f"%{name} is defined twice")
-        element = self.element(op, type_.element)
+        element = read_element(op, type_.element, modelled=self.modelled)
         rows.buffers[name] = len(rows.values)
         rows.values.append(Buffer(op.attributes.get("name", name), 1, 1, type_.shape[0], element))
         rows.types.append(type_)
