@@ -80,8 +80,7 @@ class OpSpec:
         """Returns what is wrong with the attributes of such an operation; None if nothing is."""
         kinds, required = _expected(self.name)
         for name, value in attributes.items():  # nearly all attributes are right, and there are many
-            kind: type = type(value)
-            if kind is not kinds.get(name) or (kind is np.ndarray and value.dtype.kind != "i"):
+            if type(value) is not kinds.get(name) or (type(value) is np.ndarray and value.dtype.kind != "i"):
                 break
         else:
             if required <= attributes.keys():
