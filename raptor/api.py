@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy.typing as npt
 
-from raptor.backends.pimsim.stream_files import PimsimFiles
+from raptor.codegen.pimsim.stream_files import PimsimFiles
 from raptor.common.errors import UserError
 from raptor.common.options import arguments
 from raptor.common.options.option_values import STREAM_FORMAT, WEIGHT_FORMAT, StreamFormat, WeightFormat
