@@ -11,7 +11,7 @@ import pytest
 
 import models
 from raptor import mlir, pim
-from raptor.backends import pimsim
+from raptor.codegen import pimsim
 from raptor.pim import PimProgram
 from raptor.pim.ir import TensorTrace
 from tests.mlir.mutations import programs

@@ -164,7 +164,7 @@ def compile_command(model: ModelArgument, options: CompileKeywords, output: Outp
     Example: raptor compile lenet5.onnx --xbar 128 --cores 20
     """
     import raptor
-    from raptor.backends.machine_backend import find_backend, refuse_options
+    from raptor.codegen.machine_backend import find_backend, refuse_options
     from raptor.common.files import file_access
     from raptor.common.process.forked_task import BackgroundChecks
     from raptor.common.process.thread_pool import CheckedThreadPool
