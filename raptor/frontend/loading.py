@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from raptor.common.errors import UnsupportedError, UnsupportedNode
+from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
+from raptor.common.option_spelling import spell_option
 from raptor.graph.ir import Graph
 from raptor.options import ModelInputs
 
@@ -117,11 +118,17 @@ class BoundModel:
 def prepare_model(model: SourceModel, inputs: ModelInputs, *, keep_integers: bool = False) -> BoundModel:
     """Checks the model, binds its inputs and resolves its branches; in place. Raises as `load` does."""
     from raptor.frontend.canonical.densify_weights import densify_weights
+    from raptor.frontend.contributed.expand_contributed import expand_contributed, find_growing_state
     from raptor.frontend.inputs.bind_inputs import bind_inputs, require_complete
     from raptor.frontend.proto import model_checks
     from raptor.frontend.proto.operand_types import check_types
     from raptor.frontend.types.index_ranges import find_cache_lengths
 
+    if cache := find_growing_state(model.proto):
+        raise UserError(f"{cache} grows with every step: give its capacity ({spell_option('capacity', 256)})")
+    own = _results(model.proto)
+    model.labels = expand_contributed(model.proto, model.read_values)
+    model.added_results = _results(model.proto) - own
     model_checks.check_model(model)
     densify_weights(model.proto)
     model_checks.check_inputs(model.proto, inputs.constants, keep_integers=keep_integers)
@@ -152,9 +159,9 @@ def simplify_model(model: SourceModel) -> tuple[str, ...]:
     from raptor.frontend.control_flow.expand_functions import expand_functions
     from raptor.frontend.proto.opset_conversion import downgrade_opset, is_too_new
 
-    proto, own, notes = model.proto, _results(model.proto), ()
+    proto, own, notes = model.proto, _results(model.proto) - model.added_results, ()
     if is_too_new(proto):
-        model.labels = expand_functions(proto)
+        model.labels = {**model.labels, **expand_functions(proto)}
         notes = convert_to_float32(proto)
         downgrade_opset(proto)
     model.reasons = eliminate_control_flow(proto)
