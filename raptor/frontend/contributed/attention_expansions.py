@@ -108,7 +108,7 @@ def _heads(w: ExpansionWriter, heads: int, groups: int) -> list[str]:
 
 
 def _visible(w: ExpansionWriter, rows: str, keys: str, window: int) -> str:
-    """Adds the mask [S, keys]: 0 where row i sees key j, `MASKED` elsewhere. `rows`: the key of each row's own token."""
+    """Adds the mask [S, keys]: 0 where row i sees key j, else `MASKED`. `rows`: the key of each row's own token."""
     own, key = w.unsqueeze(rows, 1), w.unsqueeze(_counted(w, keys), 0)
     hidden = w.add("Greater", [key, own])
     if window > 0:

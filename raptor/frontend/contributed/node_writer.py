@@ -47,8 +47,15 @@ class ExpansionWriter:
     def finish(self, value: str, output: int = 0) -> None:
         """Makes a tensor the output of the replaced operator, if the model uses that output."""
         name = self.view.outputs[output] if output < len(self.view.outputs) else ""
-        if name:
+        if not name:
+            return
+        maker = next((n for n in self.nodes if value in n.output), None)
+        if maker is None or value in self.view.outputs:
             self.nodes.append(helper.make_node("Identity", [value], [name], name=self.names.unique_node(name)))
+            return
+        for node in self.nodes:
+            node.input[:] = [name if x == value else x for x in node.input]
+            node.output[:] = [name if x == value else x for x in node.output]
 
     def constant(self, values: npt.ArrayLike) -> str:
         """Adds a constant, and returns its name."""

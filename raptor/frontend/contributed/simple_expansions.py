@@ -20,7 +20,7 @@ def simplified_layer_norm(w: ExpansionWriter) -> None:
 
 
 def skip_simplified_layer_norm(w: ExpansionWriter) -> None:
-    """The sum of input, skip and bias, and its root-mean-square norm; output 3 is the sum. epsilon: 1e-12 by default."""
+    """Input + skip + bias (output 3), and its root-mean-square norm. epsilon: 1e-12 by default."""
     w.refuse_outputs(1, without=3)
     total = _residual_sum(w, bias=3)
     w.finish(_rms_norm(w, total, w.view.inputs[2], w.view.number("epsilon", 1e-12)))
@@ -28,7 +28,7 @@ def skip_simplified_layer_norm(w: ExpansionWriter) -> None:
 
 
 def skip_layer_norm(w: ExpansionWriter) -> None:
-    """The sum of input, skip and bias, and its layer norm; output 3 is the sum. epsilon: 1e-12 by default."""
+    """Input + skip + bias (output 3), and its layer norm. epsilon: 1e-12 by default."""
     w.refuse_outputs(1, without=3)
     total = _residual_sum(w, bias=4)
     centred = w.add("Sub", [total, w.mean(total)])

@@ -1,0 +1,40 @@
+"""A decoder as steps: which states grow by a row a step, and which inputs follow from the number of the step."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DerivedKind = Literal["ones", "position", "length"]
+"""Values of an input at position P: `ones`, P + 1 of them; `position`, the number P; `length`, the number P + 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingState:
+    """A state to which each step appends a row along `axis`: the model's `output` is its `input` and one row more."""
+
+    input: str
+    output: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedInput:
+    """An input that the position determines. `shape`: at the last position. `dtype`: numpy's name of its type."""
+
+    name: str
+    kind: DerivedKind
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSteps:
+    """How a program of one step stands for a model that grows.
+
+    The program holds caches of `capacity` rows, and reads the position, 0 to capacity - 1, from its input `position`
+    ([1], int64), in place of the `derived` inputs. Rows behind the position are masked.
+    """
+
+    capacity: int
+    position: str
+    states: tuple[GrowingState, ...]
+    derived: tuple[DerivedInput, ...]
