@@ -59,6 +59,9 @@ from raptor.common.options.option_values import (
 
 R = TypeVar("R")
 
+MOST_CAPACITY = 2**16
+"""Largest capacity of a state that grows."""
+
 ValueCheck = Callable[[str, object], Any]
 """Check of an option: takes keyword and value; returns the value in the type of the field, or raises `UserError`."""
 
@@ -252,6 +255,13 @@ class ResidencyOptions:
         texts=STATES,
         not_with=("rounds", "whose programs take turns in the same memory"),
     )
+    capacity: int | None = _option(
+        IntegerRange(2, MOST_CAPACITY),
+        "Rows of a state that grows by a row a step, such as the past keys of a language model.",
+        example="8",
+        only_with=("states", "which name what grows"),
+        not_with=("host", "whose segments keep no states"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +434,7 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
     requant: Requant | None
     resident_constants: bool
     states: Mapping[str, str] | str | None
+    capacity: int | None
     trimmable: bool
     rounds: bool
     batch: int | None

@@ -16,6 +16,7 @@ from raptor.compiler import pipeline
 from raptor.compiler.mapping_search import search_mapping
 from raptor.compiler.pass_driver import Driver, PassResults
 from raptor.frontend import LoadedModel
+from raptor.frontend.loading import GrowingModel
 from raptor.frontend.state_pairs import find_states
 from raptor.graph.ir import (
     EXTENDED_FUNCTIONS,
@@ -36,6 +37,7 @@ from raptor.mapping.strategies import STRATEGIES, Strategy, rows_strategy
 from raptor.options import CompileOptions, NumberOptions, ResidencyOptions, RoundOptions
 from raptor.output import file_contents, files
 from raptor.output.compile_report import make_report
+from raptor.output.decoder_files import DecoderFile
 from raptor.output.trim_table import make_trim_table
 from raptor.output.writer import ProgramArtifacts
 from raptor.target.arch import Target, check_network_size, load_chip
@@ -105,6 +107,7 @@ def make_request(options: CompileOptions) -> CompileRequest:
         "mapping": mapping.mapping,
         "isa": "base" if options.numbers.base_isa else "extended",
         **({"states": dict(options.residency.states)} if options.residency.states else {}),
+        **({"capacity": options.residency.capacity} if options.residency.capacity else {}),
         **({"resident_constants": True} if options.residency.resident_constants else {}),
         **({"chips": chip.chips} if chip.chips > 1 else {}),
         **({"optimize": mapping.objective} if mapping.objective else {}),
@@ -165,7 +168,9 @@ PASS_OPTION = OneOf("stop_after", tuple(step.__name__ for step in (frontend.load
 def compile_model(source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver) -> ProgramArtifacts:
     """Runs every pass. Returns the contents of the output directory."""
     check_driver(driver, request.arch)
-    return compile_loaded(driver.run(frontend.load, _verify_model, source, request.options.inputs), request, driver)
+    options = request.options
+    loaded = driver.run(frontend.load, _verify_model, source, options.inputs, options.residency)
+    return compile_loaded(loaded, request, driver)
 
 
 def check_driver(driver: Driver, arch: Target) -> None:
@@ -186,7 +191,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     if options.numbers.base_isa:
         _refuse_extensions(model.graph)
     _check_numbers(model.graph, arch, options.numbers)
-    graph = set_residency(model.graph, options.residency)
+    graph = set_residency(model.graph, options.residency, model.decoder)
     graph = pipeline.prepare_graph(graph, arch, request.requantising, driver=driver)
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
@@ -238,12 +243,18 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         weights=file_contents.collect_weights(program, tiles),
         constants=memory.constant_values,
         onnx_bytes=model.onnx_bytes,
+        decoder=model.decoder and DecoderFile.from_steps(model.decoder.steps),
+        original=model.decoder.onnx_bytes if model.decoder else b"",
     )
 
 
-def set_residency(graph: Graph, options: ResidencyOptions) -> Graph:
-    """Returns an imported graph that knows what stays on the chip. Raises `UserError` as `find_states` does."""
-    states = find_states(graph, options.states) if options.states else ()
+def set_residency(graph: Graph, options: ResidencyOptions, decoder: GrowingModel | None = None) -> Graph:
+    """Returns an imported graph that knows what stays on the chip. Raises `UserError` as `find_states` does.
+
+    `decoder`: the model whose step the graph is, if its states grow.
+    """
+    growing = {state.input: state.output for state in decoder.steps.states} if decoder else {}
+    states = find_states(graph, options.states, growing) if options.states else ()
     return replace(graph, residency=Residency(options.resident_constants, states))
 
 

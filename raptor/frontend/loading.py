@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.common.option_spelling import spell_option
+from raptor.graph.decoder_steps import DecoderSteps
 from raptor.graph.ir import Graph
-from raptor.options import ModelInputs
+from raptor.options import ModelInputs, ResidencyOptions
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from raptor.frontend.proto.read_model import SourceModel
 
 NO_INPUTS = ModelInputs()
+NO_STATES = ResidencyOptions()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GrowingModel:
+    """A model whose states grow with every step. `steps`: how a program of one step stands for it."""
+
+    steps: DecoderSteps
+    onnx_bytes: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +43,8 @@ class LoadedModel:
     """Messages for the user."""
     constants: Mapping[str, npt.NDArray[Any]]
     """Inputs that became constants because the user gave their values."""
+    decoder: GrowingModel | None = None
+    """The model whose states grow, of which this one is a step; None for any other model."""
 
     def __str__(self) -> str:
         return str(self.graph)
@@ -54,8 +66,10 @@ class ModelSurvey:
     notes: tuple[str, ...]
 
 
-def load(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> LoadedModel:
-    """Loads the model of an ONNX file (or proto, which is not changed).
+def load(
+    source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS, residency: ResidencyOptions = NO_STATES
+) -> LoadedModel:
+    """Loads the model of an ONNX file (or proto, which is not changed); with a capacity, one step of a decoder.
 
     Raises `UserError` for a bad file, shape, value or weight, `IncompleteError` with all sizes and values that are
     missing, and `UnsupportedError` with every node that has no lowering.
@@ -66,6 +80,9 @@ def load(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> Lo
     from raptor.frontend.proto import model_checks, nodes
 
     model = standardise.read_standard_model(source)
+    decoder, notes = None, ()
+    if residency.capacity is not None:
+        model, decoder, inputs, notes = _load_step(model, inputs, residency)
     onnx_bytes, name = model.onnx_bytes, model.name
     ready = prepare_model(model, inputs)
     origin = import_graph.ModelOrigin.from_model(model)
@@ -73,7 +90,23 @@ def load(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> Lo
         graph = import_graph.import_graph(proto, folder, name, origin)
         graph.verify()
         model_checks.check_finite(graph, nodes.ModelConstants(proto.graph.initializer, folder).values())
-    return LoadedModel(graph, onnx_bytes, name, ready.notes, ready.constants)
+    return LoadedModel(graph, onnx_bytes, name, (*notes, *ready.notes), ready.constants, decoder)
+
+
+def _load_step(
+    model: SourceModel, inputs: ModelInputs, residency: ResidencyOptions
+) -> tuple[SourceModel, GrowingModel, ModelInputs, tuple[str, ...]]:
+    """Returns one step of a decoder, the decoder, the options of inputs that are left, and notes for the user."""
+    from raptor.frontend.contributed.accuracy_level import use_float_activations
+    from raptor.frontend.growing.step_model import make_step_model
+
+    assert residency.capacity is not None, "checked by the caller"
+    if inputs.constants:
+        name = next(iter(inputs.constants))
+        raise UserError(f"{spell_option('constants', {name: '...'})}: not with {spell_option('capacity')}")
+    step = make_step_model(model, residency.states, residency.capacity, inputs)
+    judged, notes = use_float_activations(model.onnx_bytes)
+    return step.model, GrowingModel(step.steps, judged), NO_INPUTS, notes
 
 
 def survey(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> ModelSurvey:

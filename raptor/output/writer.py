@@ -27,6 +27,7 @@ from raptor.mapping.mapping_file import MappingFile
 from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport
 from raptor.output.crossbar_matrices import CrossbarMatrices
+from raptor.output.decoder_files import DecoderFile
 from raptor.output.file_contents import ResidentValues
 from raptor.target import arch, encoding, isa
 from raptor.target.arch import Target, arch_json
@@ -47,7 +48,7 @@ class ProgramArtifacts:
 
     `layers` and `steps` are complete files. `records` and `weights` have no entry for a core without work. `resident`:
     what stays on the chip between samples; None for a program that forgets everything. `trim`: None unless the program
-    is trimmable.
+    is trimmable. `decoder`, `original`: only if it is a step of a model whose states grow, and that model.
     """
 
     name: str
@@ -67,6 +68,8 @@ class ProgramArtifacts:
     onnx_bytes: bytes
     resident: ResidentValues | None = None
     trim: files.TrimTable | None = None
+    decoder: DecoderFile | None = None
+    original: bytes = b""
 
 
 def write_directory(
@@ -335,6 +338,9 @@ def _contents(
     yield files.MEMORY, [file_access.model_to_json(artifacts.memory)]
     yield files.LAYERS, [artifacts.layers]
     yield files.STEPS, [artifacts.steps]
+    if artifacts.decoder is not None:
+        yield files.DECODER, [file_access.model_to_json(artifacts.decoder)]
+        yield files.ORIGINAL, [artifacts.original]
     if artifacts.trim is not None:
         yield files.TRIM, [file_access.model_to_json(artifacts.trim)]
     yield files.MAPPING, [artifacts.mapping.to_json()]
