@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         simulate,
     )
     from raptor.compiler.analysis.inspection import inspect
+    from raptor.decoder_session import Session
     from raptor.integrations import jax as jax
     from raptor.integrations import onnx_backend, onnxruntime_session
     from raptor.integrations import torch as torch
@@ -50,6 +51,7 @@ __all__ = [
     "Program",
     "Quantisation",
     "RaptorError",
+    "Session",
     "TrimmedProgram",
     "UnsupportedError",
     "UserError",
@@ -64,6 +66,7 @@ __all__ = [
 ]
 
 _HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.api") | {
+    "Session": "raptor.decoder_session",
     "inspect": "raptor.compiler.analysis.inspection",
     "Quantisation": "raptor.tools.quantise",
     "quantize": "raptor.tools.quantise",

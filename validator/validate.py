@@ -16,8 +16,10 @@ from raptor.common.options.arguments import (
     parse_optional_integer,
     parse_path,
 )
+from validator.decoding.judge_decoder import validate_decoder
 from validator.execution import input_kinds
 from validator.execution.crossbar_selection import is_crossbar_selection
+from validator.execution.inputs import read_input_files
 from validator.execution.run import UNLIMITED
 from validator.hosted.any_program import load_any
 from validator.hosted.judge_segments import validate_segmented
@@ -86,6 +88,9 @@ def validate(
     if isinstance(program, SegmentedProgram):
         loading = perf_counter() - start
         return validate_segmented(program, inputs, seed, samples, settings, loading, kinds=not numbers_alone)
+    if program.decoder is not None and crossbars is None:
+        given = read_input_files(program.memory.inputs, inputs) if isinstance(inputs, Sequence) else inputs
+        return validate_decoder(program, given, seed, samples, settings, perf_counter() - start)
     _refuse_trimmed(program)
     program = program if crossbars is None else crossbars(program)
     if program.manifest.numbers == "int":

@@ -85,7 +85,9 @@ def read_decoder_inputs(proto: ModelProto, pairs: Mapping[str, str], fixed: Mode
     sizes = _Sizes(fixed, _integer_dims(inputs.values(), derived))
     axes = {state.input: state.axis for state in states}
     shapes = {name: sizes.shape(value, axes.get(name), name in derived) for name, value in inputs.items()}
-    types = {name: np.dtype(helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)) for name, v in inputs.items()}
+    types = {
+        name: np.dtype(helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)) for name, v in inputs.items()
+    }
     return DecoderInputs(tuple(states), {s.input: appends[s.input] for s in states}, derived, shapes, types)
 
 
@@ -125,7 +127,9 @@ class _Sizes:
         given = self.fixed.shapes.get(value.name)
         dims = value.type.tensor_type.shape.dim
         if given is not None and len(given) != len(dims):
-            raise UserError(f"{spell_option('shapes', {value.name: tuple(given)})}: the model has {len(dims)} dimensions")
+            raise UserError(
+                f"{spell_option('shapes', {value.name: tuple(given)})}: the model has {len(dims)} dimensions"
+            )
         found = [
             0 if d == axis else self._size(value.name, d, dim, None if given is None else given[d], is_derived)
             for d, dim in enumerate(dims)

@@ -16,13 +16,17 @@ from raptor.frontend.proto.read_model import find_reads
 Array = npt.NDArray[Any]
 
 
-def measure_shapes(proto: ModelProto, inputs: DecoderInputs, positions: Sequence[int]) -> list[dict[str, tuple[int, ...]]]:
+def measure_shapes(
+    proto: ModelProto, inputs: DecoderInputs, positions: Sequence[int]
+) -> list[dict[str, tuple[int, ...]]]:
     """Returns the shapes of all tensors of a model at some positions. Raises `UserError` if onnxruntime cannot run it."""
     names = [name for node in proto.graph.node for name in node.output if name]
     found = _run(proto, names, inputs, positions)
     weights = {t.name: tuple(t.dims) for t in proto.graph.initializer}
     given = [{name: array.shape for name, array in inputs.values(position).items()} for position in positions]
-    return [{**weights, **start, **{n: np.shape(a) for n, a in f.items()}} for start, f in zip(given, found, strict=True)]
+    return [
+        {**weights, **start, **{n: np.shape(a) for n, a in f.items()}} for start, f in zip(given, found, strict=True)
+    ]
 
 
 def compute_by_position(

@@ -91,7 +91,9 @@ class _StepBuilder:
             added = self.last[state.output][state.axis] - self.capacity + 1
             if added != 1:
                 raise UserError(f"{state.output}: a step appends {added} rows; compile the model for one token a step")
-            others = [n for n in data if state.input in n.input and n.output[0] != state.output and n.op_type != "Shape"]
+            others = [
+                n for n in data if state.input in n.input and n.output[0] != state.output and n.op_type != "Shape"
+            ]
             if others:
                 label = others[0].name or others[0].output[0]
                 raise UserError(f"{label} ({others[0].op_type}): reads {state.input} before its new row is appended")
