@@ -9,11 +9,20 @@ DerivedKind = Literal["ones", "position", "length"]
 
 @dataclass(frozen=True, slots=True)
 class GrowingState:
-    """A state to which each step appends a row along `axis`: the model's `output` is its `input` and one row more."""
+    """A state to which each step appends a row along `axis`: the model's `output` is its `input` and one row more.
+
+    The program holds the axes of the model in the order `permutation`, where a row is a column or a line.
+    """
 
     input: str
     output: str
     axis: int
+    permutation: tuple[int, ...]
+
+    @property
+    def stored_axis(self) -> int:
+        """The axis of the program's tensor along which the state grows."""
+        return self.permutation.index(self.axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +39,9 @@ class DerivedInput:
 class DecoderSteps:
     """How a program of one step stands for a model that grows.
 
-    The program holds caches of `capacity` rows, and reads the position, 0 to capacity - 1, from its input `position`
-    ([1], int64), in place of the `derived` inputs. Rows behind the position are masked.
+    The program holds the last `capacity` rows of each state, the newest at the end, and reads the position, 0 to
+    capacity - 1, from its input `position` ([1], int64), in place of the `derived` inputs. It masks the rows at the
+    beginning that no step has appended.
     """
 
     capacity: int

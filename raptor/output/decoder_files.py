@@ -8,11 +8,15 @@ from raptor.output.files import FORMAT_VERSION, Count, Dimension
 
 
 class GrowingStateFile(StrictSchema):
-    """A state to which each step appends a row along `axis`: `output` is `input` and one row more."""
+    """A state to which each step appends a row along `axis`: `output` is `input` and one row more.
+
+    The program's tensor has the axes of the model's in the order `permutation`.
+    """
 
     input: str
     output: str
     axis: Count
+    permutation: JsonArray[Count]
 
 
 class DerivedInputFile(StrictSchema):
@@ -31,8 +35,8 @@ class DerivedInputFile(StrictSchema):
 class DecoderFile(StrictSchema):
     """`decoder.json`: the program is one step of `original.onnx`, whose `states` grow by a row a step.
 
-    The program holds the last `capacity` rows of each state. It reads its position, 0 to capacity - 1, from the input
-    `position`, and takes no `derived` inputs.
+    The program holds the last `capacity` rows of each state, the newest at the end. It reads its position, 0 to
+    capacity - 1, from the input `position`, and takes no `derived` inputs.
     """
 
     version: Literal[1] = FORMAT_VERSION
@@ -47,7 +51,10 @@ class DecoderFile(StrictSchema):
         return cls(
             capacity=steps.capacity,
             position=steps.position,
-            states=tuple(GrowingStateFile(input=s.input, output=s.output, axis=s.axis) for s in steps.states),
+            states=tuple(
+                GrowingStateFile(input=s.input, output=s.output, axis=s.axis, permutation=s.permutation)
+                for s in steps.states
+            ),
             derived=tuple(
                 DerivedInputFile(name=d.name, kind=d.kind, shape=d.shape, dtype=d.dtype) for d in steps.derived
             ),

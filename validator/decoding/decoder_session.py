@@ -33,7 +33,7 @@ class DecoderSession:
     def __init__(self, program: LoadedProgram) -> None:
         if program.decoder is None:
             raise UserError(
-                f"{program.folder}: no state of this program grows; compile the model with {spell_option('capacity', 256)}"
+                f"{program.folder}: no state of this program grows; compile its model with {spell_option('capacity', 256)}"
             )
         self.program = program
         self.decoder: DecoderFile = program.decoder
@@ -58,18 +58,19 @@ class DecoderSession:
         result = self._chip.step({**given, self.decoder.position: np.array([self.position], np.int64)})
         self.position += 1
         made = {state.output for state in self.program.states}
-        self._states = {name: array for name, array in result.items() if name in made}
         return {name: array for name, array in result.items() if name not in made}
 
     def states(self) -> dict[str, Array]:
         """Returns the states, by output of the model; of those that grow, the rows of the tokens so far."""
         found: dict[str, Array] = {}
-        axes = {state.output: state.axis for state in self.decoder.states}
+        growing = {state.output: state for state in self.decoder.states}
         values = self._chip.save()
         for state in self.program.states:
-            array = values[state.input]
-            axis = axes.get(state.output)
-            found[state.output] = array if axis is None else array.take(range(self.position), axis)
+            array, own = values[state.input], growing.get(state.output)
+            if own is not None:
+                rows = range(self.capacity - self.position, self.capacity)
+                array = array.transpose(np.argsort(own.permutation)).take(rows, own.axis)
+            found[state.output] = array
         return found
 
     def require_room(self, steps: int) -> None:
@@ -100,7 +101,7 @@ class DecoderSession:
         self.position = 0
 
     def save(self, path: str | Path) -> None:
-        """Writes the session to a .npz file: its states, as the streams in the folder `save` store them, and position."""
+        """Writes the session to a .npz file: its position, and its states as the streams in `save` store them."""
         content, buffer = self._chip.save(), BytesIO()
         entries = {**{f"state/{name}": a for name, a in content.items()}, _POSITION: np.int64(self.position)}
         with zipfile.ZipFile(buffer, "w") as archive:

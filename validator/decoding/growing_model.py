@@ -24,12 +24,13 @@ class GrowingModel:
         self._types = {i.name: number_type(i.type) for i in self._session.get_inputs()}
         self._names = [o.name for o in self._session.get_outputs()]
         self._pairs = {state.input: state.output for state in program.states}
-        axes = {state.input: state.axis for state in decoder.states}
-        shapes = {place.name: place.shape for place in program.memory.inputs}
-        self._states = {
-            name: np.zeros([0 if d == axes.get(name) else n for d, n in enumerate(shapes[name])], self._types[name])
-            for name in self._pairs
-        }
+        shapes = {place.name: list(place.shape) for place in program.memory.inputs}
+        for state in decoder.states:
+            stored = shapes[state.input]
+            shapes[state.input] = [
+                0 if d == state.axis else stored[state.permutation.index(d)] for d in range(len(stored))
+            ]
+        self._states = {name: np.zeros(shapes[name], self._types[name]) for name in self._pairs}
         self.position = 0
 
     def step(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -22,7 +22,10 @@ def check_decoder(decoder: DecoderFile, program: LoadedProgram) -> None:
         known = states.get(state.input)
         if known is None or known.output != state.output:
             raise UserError(f"{files.DECODER}: {files.RESIDENT} has no state {state.input!r}={state.output!r}")
-        if state.axis >= len(known.shape) or known.shape[state.axis] != decoder.capacity:
+        axes = sorted(state.permutation)
+        if axes != list(range(len(known.shape))) or state.axis not in axes:
+            raise UserError(f"{files.DECODER}: state {state.input!r}: {state.permutation} are not its axes")
+        if known.shape[state.permutation.index(state.axis)] != decoder.capacity:
             shape = list(known.shape)
             raise UserError(f"{files.DECODER}: state {state.input!r} of {shape} has no {decoder.capacity} rows")
     for derived in decoder.derived:

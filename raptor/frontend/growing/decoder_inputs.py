@@ -72,7 +72,7 @@ def read_decoder_inputs(proto: ModelProto, pairs: Mapping[str, str], fixed: Mode
     appends = _find_appends(proto, inputs)
     given = pairs if pairs != AUTOMATIC else {}
     states = [
-        GrowingState(name, node.output[0], _axis(node, inputs[name]))
+        GrowingState(name, node.output[0], _axis(node, inputs[name]), ())
         for name, node in appends.items()
         if pairs == AUTOMATIC or given.get(name) == node.output[0]
     ]

@@ -1,8 +1,9 @@
 """Follows the axis along which a decoder's tensors grow, from the caches to where a sum or a softmax ends it.
 
-At position P of a capacity C, a cache has C rows, and the last C - 1 - P hold nothing of this sequence. The same holds
-for everything computed from it, row by row. A softmax over such rows needs a mask; after it they are exactly 0, so that
-a sum over all rows is the sum over those that exist.
+At position P of a capacity C, a cache has C rows, and the first C - 1 - P hold nothing of this sequence. The same holds
+for everything computed from it, row by row; only elements that a Concat puts before all rows stand before them (`lead`).
+A softmax over such rows needs a mask; after it they are exactly 0, so that a sum over all rows is the sum over those
+that exist.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,15 +38,18 @@ _END = 2**31 - 1
 
 @dataclass(slots=True, eq=False)
 class Growth:
-    """Shapes at the last position and at the one before; `masked`: the softmaxes that need a mask, with its axis."""
+    """Shapes at the last position and at the one before; `masked`: the softmaxes that need a mask, with its axis.
+
+    `lead`: number of elements before the rows, along the axis that grows, where there are any.
+    """
 
     proto: ModelProto
     last: Mapping[str, Shape]
     before: Mapping[str, Shape]
     zeros: set[str]
-    """Tensors whose rows behind the position are 0; constants that are 0 everywhere are among them."""
-    by_position: frozenset[str]
+    """Tensors whose rows that do not exist are 0; constants that are 0 everywhere are among them."""
     masked: dict[str, int] = field(default_factory=dict[str, int])
+    lead: dict[str, int] = field(default_factory=dict[str, int])
 
     def axis(self, name: str) -> int | None:
         """Returns the axis along which a tensor grows; None if it does not. Raises `UserError` if several axes grow."""
@@ -62,6 +66,9 @@ class Growth:
     def follow(self, nodes: Sequence[NodeProto]) -> None:
         """Checks all nodes that compute with caches. Raises `UserError` for one that mixes rows in another way."""
         for node in nodes:
+            leads = {self.lead.get(name, 0) for name in node.input if self.axis(name) is not None}
+            if len(leads) == 1:
+                self.lead |= dict.fromkeys(node.output, *leads)
             read = [name for name in node.input if self.axis(name) is not None]
             made = [name for name in node.output if name and self.axis(name) is not None]
             if (read or made) and (fault := self._fault(node, read)):
@@ -90,7 +97,7 @@ class Growth:
         name, rank = node.output[0], len(self.last[node.output[0]])
         axis = self.axis(name)
         places = {rank - len(self.last[n]) + (self.axis(n) or 0) for n in read}
-        if places != {axis}:
+        if places != {axis} or len({self.lead.get(n, 0) for n in read}) != 1:
             return "its operands grow along different axes"
         if node.op_type in _KEEP_ZEROS or (node.op_type == "Mul" and self.zeros.intersection(node.input)):
             self._keep_zeros(node)
@@ -112,8 +119,11 @@ class Growth:
             fault = self._selection(node)
         elif kind == "Concat":
             along = int(read_attributes(node)["axis"]) % len(self.last[node.output[0]])
-            ends = node.input[-1] in read and len(read) == 1
-            fault = None if axes[0] != along or ends else "it puts something behind the last row"
+            fault = None
+            if axes[0] == along:
+                ends = node.input[-1] in read and len(read) == 1
+                fault = None if ends else "it puts something behind the last row"
+                self.lead[node.output[0]] += sum(self.last[n][along] for n in node.input[:-1])
         elif kind in ("Reshape", "Flatten") and read:
             fault = self._reshape(node)
         else:
@@ -132,7 +142,7 @@ class Growth:
         return self.last[node.input[0]], self.last[node.output[0]]
 
     def _selection(self, node: NodeProto) -> str | None:
-        """Rows may be left out at the beginning only, and the same at each position."""
+        """Only what stands before the rows may be left out."""
         x, y = self._shapes(node)
         axis, there = self.axis(node.input[0]), self.axis(node.output[0])
         if axis is None:
@@ -156,7 +166,11 @@ class Growth:
         starts, ends, axes, *steps = (numpy_helper.to_array(fixed[n]).tolist() for n in names)
         rank = len(self.last[node.input[0]])
         there = [k for k, a in enumerate(axes) if a % rank == axis]
-        return all(starts[k] >= 0 and ends[k] >= _END and (not steps or steps[0][k] == 1) for k in there)
+        if not all(ends[k] >= _END and (not steps or steps[0][k] == 1) for k in there):
+            return False
+        dropped, lead = sum(starts[k] for k in there), self.lead.get(node.input[0], 0)
+        self.lead[node.output[0]] = lead - dropped
+        return 0 <= dropped <= lead
 
     def _product(self, node: NodeProto) -> str | None:
         a, b = node.input

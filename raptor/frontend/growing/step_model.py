@@ -2,12 +2,12 @@
 
 The step is the model at its last position, when the caches are full: all its shapes are static. What the position alone
 determines (masks, angles, embeddings of positions) becomes a table with a row for each position, and the step reads the
-row of its position. A new row of a cache replaces the row of its position; a softmax over a cache gets a mask of the
-rows behind.
+row of its position. A cache moves by a row, and its new row comes last; a softmax over a cache gets a mask of the rows
+that no step has appended. A cache whose rows a product adds up is stored with its rows side by side.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +15,6 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
-from raptor.common.option_spelling import spell_option
 from raptor.frontend.contributed.attention_expansions import MASKED
 from raptor.frontend.contributed.expand_contributed import expand_contributed
 from raptor.frontend.control_flow.inline_subgraphs import UniqueNames
@@ -24,7 +23,7 @@ from raptor.frontend.growing.growth_rules import Growth
 from raptor.frontend.growing.position_values import compute_by_position, measure_shapes
 from raptor.frontend.proto.model_checks import PARAMETER_INPUTS
 from raptor.frontend.proto.read_model import SourceModel, find_reads, read_proto
-from raptor.graph.decoder_steps import DecoderSteps
+from raptor.graph.decoder_steps import DecoderSteps, GrowingState
 from raptor.options import ModelInputs
 
 Array = npt.NDArray[Any]
@@ -61,7 +60,8 @@ class _StepBuilder:
         self.last, self.before = measure_shapes(proto, inputs, (capacity - 1, capacity - 2))
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
-        self.rows: dict[tuple[int, int, int], str] = {}
+        self.rows: dict[tuple[int, int, int, int], str] = {}
+        self.read_as: dict[str, str] = {}
 
     def build(self) -> StepModel:
         known = _classify(self.proto, self.inputs)
@@ -71,19 +71,33 @@ class _StepBuilder:
         values = compute_by_position(self.proto, sorted(reads), self.inputs, self.capacity)
         appends = {node.output[0]: state for state, node in self.inputs.appends.items()}
         zeros = {n for n, found in values.items() if not any(a.any() for a in found)} | self._zero_weights()
-        growth = Growth(self.proto, self.last, self.before, zeros, frozenset(values))
+        growth = Growth(self.proto, self.last, self.before, zeros)
         growth.follow([n for n in data if n.output[0] not in appends])
         self._check_outputs(growth, appends)
         fused = self._fused_masks(growth, data, values)
         tables = {name: self._table(name, found, growth, name in fused) for name, found in values.items()}
         masks = growth.masked.keys() - set(fused.values())
+        states = {s.output: replace(s, permutation=self._stored_order(s, data, growth)) for s in self.inputs.states}
         for node in data:
-            self._copy(node, known, values, tables, growth, appends, masks)
-        return StepModel(self._model(tables), self._steps())
-
-    def _steps(self) -> DecoderSteps:
+            if node.output[0] in states:
+                self._append(node, states[node.output[0]])
+            else:
+                self._copy(node, values, tables, growth, masks)
         derived = self.inputs.derived_inputs(self.capacity - 1)
-        return DecoderSteps(self.capacity, self.position, self.inputs.states, derived)
+        steps = DecoderSteps(self.capacity, self.position, tuple(states.values()), derived)
+        return StepModel(self._model(tables, steps.states), steps)
+
+    def _stored_order(self, state: GrowingState, data: Sequence[NodeProto], growth: Growth) -> tuple[int, ...]:
+        """Returns the order of a state's axes: the axis that grows is the last one if products add up its rows."""
+        rank, reached, summed = len(self.last[state.output]), {state.output}, False
+        for node in data:
+            read = [name for name in node.input if name in reached]
+            if read and node.op_type == "MatMul":
+                summed |= node.input[1] in read and growth.axis(node.input[1]) == len(self.last[node.input[1]]) - 2
+            elif read:
+                reached.update(o for o in node.output if growth.axis(o) is not None)
+        order = list(range(rank))
+        return (*(d for d in order if d != state.axis), state.axis) if summed else tuple(order)
 
     def _check_appends(self, data: Sequence[NodeProto]) -> None:
         """Checks that each state gets one row, and that nothing else reads it before that."""
@@ -142,7 +156,8 @@ class _StepBuilder:
         for k, array in enumerate(found):
             if array.ndim != len(shape) or any(a > b for a, b in zip(array.shape, shape, strict=True)):
                 raise UserError(f"tensor {name}: its shape {list(array.shape)} at position {k} is not {list(shape)}")
-            rows[(k, *map(slice, array.shape))] = array
+            ends = (slice(b - a, b) for a, b in zip(array.shape, shape, strict=True))
+            rows[(k, *ends)] = array
         if masks:
             rows = np.maximum(rows, dtype.type(MASKED))
         if (rows == rows[:1]).all():
@@ -165,32 +180,34 @@ class _StepBuilder:
         self.nodes.append(helper.make_node(op_type, list(inputs), [name], name=name, **attributes))
         return name
 
-    def _mask(self, length: int, axis: int, rank: int) -> str:
-        """Adds the mask of an axis whose first rows exist: 0 for these, `MASKED` for the others."""
-        key = (length, axis, rank)
+    def _mask(self, length: int, axis: int, rank: int, lead: int) -> str:
+        """Adds the mask of an axis: `MASKED` for the rows after the first `lead` elements that no step has appended."""
+        key = (length, axis, rank, lead)
         if key not in self.rows:
-            hidden = np.arange(length) >= length - self.capacity + 1 + np.arange(self.capacity)[:, None]
-            rows = np.where(hidden, np.float32(MASKED), np.float32(0))
+            place, absent = np.arange(length) - lead, self.capacity - 1 - np.arange(self.capacity)[:, None]
+            rows = np.where((place >= 0) & (place < absent), np.float32(MASKED), np.float32(0))
             self.rows[key] = self._row(rows.reshape(-1, *_along(length, axis, rank)), "mask")
         return self.rows[key]
 
-    def _is_row(self, axis: int, rank: int) -> str:
-        """Adds a tensor that is true at the row of the position, along one axis."""
-        key = (-1, axis, rank)
-        if key not in self.rows:
-            rows = np.eye(self.capacity, dtype=np.bool_).reshape(-1, *_along(self.capacity, axis, rank))
-            self.rows[key] = self._row(rows, "row")
-        return self.rows[key]
+    def _append(self, node: NodeProto, state: GrowingState) -> None:
+        """Adds nodes that move a state by a row and put the new row at its end. Its readers get the model's order."""
+        new, order, name = node.input[1], state.permutation, state.output
+        in_order = order == tuple(range(len(order)))
+        if not in_order:
+            new = self._add("Transpose", [new], new, perm=list(order))
+        ends = [self._constant(np.array([n], np.int64), name) for n in (1, 2**31 - 1, state.stored_axis)]
+        kept = self._add("Slice", [state.input, *ends], name)
+        self.nodes.append(helper.make_node("Concat", [kept, new], [name], name=node.name, axis=state.stored_axis))
+        if not in_order:
+            self.read_as[name] = self._add("Transpose", [name], name, perm=[order.index(d) for d in range(len(order))])
 
     def _copy(
         self,
         node: NodeProto,
-        known: Mapping[str, _Knowledge],
         values: Mapping[str, list[Array]],
         tables: Mapping[str, str],
         growth: Growth,
-        appends: Mapping[str, str],
-        masks: Any,
+        masks: Collection[str],
     ) -> None:
         """Adds a node of the model, with tables in place of what the position determines."""
         copy = NodeProto()
@@ -199,19 +216,16 @@ class _StepBuilder:
         for k, name in enumerate(node.input):
             if name in values:
                 copy.input[k] = self._constant(values[name][-1], name) if k in parameters else tables[name]
+            elif name in self.read_as:
+                copy.input[k] = self.read_as[name]
         name = node.output[0]
-        if name in appends:
-            past, rank = node.input[0], len(self.last[name])
-            axis = next(s.axis for s in self.inputs.states if s.input == past)
-            chosen = self._is_row(axis, rank)
-            copy = helper.make_node("Where", [chosen, copy.input[1], past], [name], name=node.name)
-        elif name in masks:
-            x = node.input[0]
-            mask = self._mask(self.last[x][growth.masked[name]], growth.masked[name], len(self.last[x]))
+        if name in masks:
+            x, axis = node.input[0], growth.masked[name]
+            mask = self._mask(self.last[x][axis], axis, len(self.last[x]), growth.lead.get(x, 0))
             copy.input[0] = self._add("Add", [copy.input[0], mask], x)
         self.nodes.append(copy)
 
-    def _model(self, tables: Mapping[str, str]) -> SourceModel:
+    def _model(self, tables: Mapping[str, str], states: Sequence[GrowingState]) -> SourceModel:
         """Returns the step as a model with static shapes."""
         outputs = [v.name for v in self.proto.graph.output]
         self.nodes += [helper.make_node("Identity", [tables[n]], [n], name=n) for n in outputs if n in tables]
@@ -227,14 +241,17 @@ class _StepBuilder:
         step.graph.node.extend(nodes)
         step.graph.initializer.extend(weights)
         types = {v.name: v.type.tensor_type.elem_type for v in (*self.proto.graph.input, *self.proto.graph.output)}
-        caches = {s.input: self.last[s.output] for s in self.inputs.states}
+        stored = {s.output: tuple(self.last[s.output][d] for d in s.permutation) for s in states}
+        caches = {s.input: stored[s.output] for s in states}
         own = [n for n in self.inputs.shapes if n not in self.inputs.derived]
         for name in own:
             shape = caches.get(name, self.inputs.shapes[name])
             step.graph.input.append(helper.make_tensor_value_info(name, types[name], shape))
         step.graph.input.append(helper.make_tensor_value_info(self.position, TensorProto.INT64, [1]))
         for name in outputs:
-            step.graph.output.append(helper.make_tensor_value_info(name, types[name], self.last[name]))
+            step.graph.output.append(
+                helper.make_tensor_value_info(name, types[name], stored.get(name, self.last[name]))
+            )
         return read_proto(step, self.name)
 
 
@@ -265,9 +282,3 @@ def _classify(proto: ModelProto, inputs: DecoderInputs) -> dict[str, _Knowledge]
             kind = "data" if "data" in found else "position" if "position" in found else "constant"
         known |= {o: kind for o in node.output if o}
     return known
-
-
-def check_capacity(capacity: int) -> None:
-    """Raises `UserError` for a cache of one row, which needs no program with memory."""
-    if capacity < 2:
-        raise UserError(f"{spell_option('capacity', capacity)}: expected at least 2 rows")
