@@ -52,7 +52,9 @@ def lay_out_tokens(graph: Graph) -> Graph:
     sums = {name for name in images if layouts.alike.find(name) in layouts.sums}
     changed = _NodeRewriter(graph, tensors, images, sums, layouts.over)
     nodes = tuple(made for node in graph.nodes for made in changed.nodes(node))
-    return drop_unused_moves(replace(graph, tensors=tensors, nodes=tuple(_composed(nodes, tensors, set(graph.residency.state_outputs)))))
+    return drop_unused_moves(
+        replace(graph, tensors=tensors, nodes=tuple(_composed(nodes, tensors, set(graph.residency.state_outputs))))
+    )
 
 
 def _over_all(image: Image) -> Window:

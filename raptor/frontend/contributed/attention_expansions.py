@@ -33,19 +33,16 @@ def rotary_embedding(w: ExpansionWriter) -> None:
 def rotate(w: ExpansionWriter, x: str, ids: str, cosines: str, sines: str, *, interleaved: bool) -> str:
     """Adds nodes that turn x [B, S, heads, d] by the rows `ids` [B, S] of the tables [positions, r / 2], r <= d."""
     turned = _channels(w, cosines)
-    c, s = (w.unsqueeze(w.add("Gather", [table, ids], axis=0), 2) for table in (cosines, sines))
-    if interleaved:
-        pairs = w.reshape(w.slice(x, 0, turned, 3), 0, 0, 0, -1, 2)
-        a, b = (w.add("Gather", [pairs, w.constant(np.int64(k))], axis=4) for k in range(2))
-    else:
-        a, b = w.slice(x, 0, turned // 2, 3), w.slice(x, turned // 2, turned, 3)
-    first = w.add("Sub", [w.add("Mul", [a, c]), w.add("Mul", [b, s])])
-    second = w.add("Add", [w.add("Mul", [b, c]), w.add("Mul", [a, s])])
-    rest = w.slice(x, turned, _END, 3)
-    if interleaved:
-        both = w.add("Concat", [w.unsqueeze(first, 4), w.unsqueeze(second, 4)], axis=4)
-        return w.add("Concat", [w.reshape(both, 0, 0, 0, -1), rest], axis=3)
-    return w.add("Concat", [first, second, rest], axis=3)
+    channel = np.arange(turned)
+    pair, second = (channel // 2, channel % 2) if interleaved else (channel % (turned // 2), channel // (turned // 2))
+    partner = channel ^ 1 if interleaved else (channel + turned // 2) % turned
+    # Each channel times the cosine, and its partner times the sine, which is negative for the first one of a pair.
+    c, s = (w.add("Gather", [w.add("Gather", [t, ids], axis=0), w.constant(pair)], axis=2) for t in (cosines, sines))
+    sign = w.constant(np.where(second, 1, -1).astype(np.float32))
+    c, s = (w.unsqueeze(t, 2) for t in (c, w.add("Mul", [s, sign])))
+    own, other = w.slice(x, 0, turned, 3), w.add("Gather", [x, w.constant(partner)], axis=3)
+    found = w.add("Add", [w.add("Mul", [own, c]), w.add("Mul", [other, s])])
+    return w.add("Concat", [found, w.slice(x, turned, _END, 3)], axis=3)
 
 
 def _channels(w: ExpansionWriter, table: str) -> int:
