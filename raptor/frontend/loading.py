@@ -158,7 +158,7 @@ def prepare_model(model: SourceModel, inputs: ModelInputs, *, keep_integers: boo
     from raptor.frontend.types.index_ranges import find_cache_lengths
 
     if cache := find_growing_state(model.proto):
-        raise UserError(f"{cache} grows with every step: give its capacity ({spell_option('capacity', 256)})")
+        raise UserError(f"{cache} grows with every step: compile with its capacity ({spell_option('capacity', 256)})")
     own = _results(model.proto)
     model.labels = expand_contributed(model.proto, model.read_values)
     model.added_results = _results(model.proto) - own

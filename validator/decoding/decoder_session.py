@@ -33,7 +33,7 @@ class DecoderSession:
     def __init__(self, program: LoadedProgram) -> None:
         if program.decoder is None:
             raise UserError(
-                f"{program.folder}: no state of this program grows; compile its model with {spell_option('capacity', 256)}"
+                f"{program.folder}: no state of this program grows; compile with {spell_option('capacity', 256)}"
             )
         self.program = program
         self.decoder: DecoderFile = program.decoder

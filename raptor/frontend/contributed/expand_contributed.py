@@ -29,16 +29,18 @@ EXPANSIONS: Mapping[str, Callable[[ExpansionWriter], None]] = MappingProxyType(
         "SkipSimplifiedLayerNormalization": simple.skip_simplified_layer_norm,
     }
 )
-"""Operator of `com.microsoft` -> function that writes its expansion."""
+"""Operator -> function that writes its expansion; of `com.microsoft`, if nothing else is said."""
 _IN_STANDARD_DOMAIN = frozenset(("SimplifiedLayerNormalization",))
-"""Operators that exporters put into the domain of ONNX, which does not define them."""
+"""Operators that are in the domain of ONNX, though it does not define them."""
+_BY_RANK = frozenset(("RotaryEmbedding", "SimplifiedLayerNormalization"))
+"""Operators whose expansion depends on the rank of an input."""
 _PAST_KEYS = 3
 
 
 def is_expanded(node: NodeProto) -> bool:
     """Checks whether a node is one of these operators."""
     if node.domain == CONTRIB_DOMAIN:
-        return node.op_type in EXPANSIONS
+        return node.op_type in EXPANSIONS and node.op_type not in _IN_STANDARD_DOMAIN
     return node.domain in STANDARD_DOMAINS and node.op_type in _IN_STANDARD_DOMAIN
 
 
@@ -61,7 +63,7 @@ def expand_contributed(proto: ModelProto, read_values: Callable[[TensorProto], A
     refused: list[UnsupportedNode] = []
     dims = dict[str, tuple[int | str, ...]]()
     while pending := [n for n in proto.graph.node if is_expanded(n)]:
-        dims = _known_dims(proto) if any(n.op_type in ("RotaryEmbedding",) for n in pending) else dims
+        dims = _known_dims(proto) if any(n.op_type in _BY_RANK for n in pending) else dims
         done = len(pending)
         nodes: list[NodeProto] = []
         refused = []

@@ -136,6 +136,9 @@ class _Sizes:
         ]
         if found and found[0] > 1 and (axis is not None or is_derived):
             raise UserError(f"{value.name}: batch of {found[0]}: a session is one sequence")
+        for dim, size in zip(dims, found, strict=True):
+            if size > 1 and dim.dim_param in self.of_a_step:
+                raise UserError(f"{value.name}: {dim.dim_param}={size}: a step takes one token of one sequence")
         return tuple(found)
 
     def _size(self, name: str, position: int, dim: Any, given: int | None, is_derived: bool) -> int:

@@ -1,7 +1,7 @@
 """Follows the axis along which a decoder's tensors grow, from the caches to where a sum or a softmax ends it.
 
 At position P of a capacity C, a cache has C rows, and the first C - 1 - P hold nothing of this sequence. The same holds
-for everything computed from it, row by row; only elements that a Concat puts before all rows stand before them (`lead`).
+for everything computed from it, row by row. Only what a Concat puts before all rows stands before them (`lead`).
 A softmax over such rows needs a mask; after it they are exactly 0, so that a sum over all rows is the sum over those
 that exist.
 """
@@ -134,7 +134,8 @@ class Growth:
 
     def _reshape(self, node: NodeProto) -> str | None:
         (x, y), (a, b) = self._shapes(node), (self.axis(node.input[0]), self.axis(node.output[0]))
-        assert a is not None and b is not None, "both grow"
+        assert a is not None, "its operand grows"
+        assert b is not None, "its result grows"
         same = np.prod(x[:a], dtype=np.int64) == np.prod(y[:b], dtype=np.int64) and x[a] == y[b]
         return None if same else "it merges the axis that grows with others"
 

@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 def measure_shapes(
     proto: ModelProto, inputs: DecoderInputs, positions: Sequence[int]
 ) -> list[dict[str, tuple[int, ...]]]:
-    """Returns the shapes of all tensors of a model at some positions. Raises `UserError` if onnxruntime cannot run it."""
+    """Returns the shapes of all tensors at some positions. Raises `UserError` if onnxruntime cannot run the model."""
     names = [name for node in proto.graph.node for name in node.output if name]
     found = _run(proto, names, inputs, positions)
     weights = {t.name: tuple(t.dims) for t in proto.graph.initializer}

@@ -104,7 +104,7 @@ class _StepBuilder:
         for state in self.inputs.states:
             added = self.last[state.output][state.axis] - self.capacity + 1
             if added != 1:
-                raise UserError(f"{state.output}: a step appends {added} rows; compile the model for one token a step")
+                raise UserError(f"{state.output}: a step appends {added} rows, where a step takes one token")
             others = [
                 n for n in data if state.input in n.input and n.output[0] != state.output and n.op_type != "Shape"
             ]

@@ -253,7 +253,7 @@ def run_on_ones(path: Path) -> None:
 
 
 def run_model(proto: ModelProto, feeds: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Returns the outputs of a model, by name, for each of `feeds`. Raises onnxruntime's exceptions if it cannot run."""
+    """Returns the outputs of a model, by name, for each of `feeds`. Raises onnxruntime's exceptions if that fails."""
     session = _session(proto.SerializeToString())
     names = [o.name for o in session.get_outputs()]
     return [dict(zip(names, session.run(None, dict(feed)), strict=True)) for feed in feeds]
