@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
+from raptor.common.files.schema_types import JsonNumber
 
 Array = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
@@ -25,6 +26,23 @@ class Sampling:
 
     temperature: float = 0.0
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationReport:
+    """Tokens that a session generated after a prompt, as JSON.
+
+    `first_position`: tokens that the caches held before; `position`: tokens that they hold at the end. The last new
+    token is not among them, because no step has read it.
+    """
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    first_position: int
+    position: int
+    temperature: JsonNumber = 0.0
+    seed: int = 0
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,7 +37,7 @@ def generate_command(
 
     from raptor.common.files import file_access
     from validator.decoding.decoder_session import DecoderSession
-    from validator.decoding.generation import Sampling, generate_tokens
+    from validator.decoding.generation import GenerationReport, Sampling, generate_tokens
     from validator.load.output_directory import load_output
 
     prompt = _ids(prompt_ids)
@@ -55,8 +55,8 @@ def generate_command(
     if save is not None:
         chip.save(save)
     if json is not None:
-        values = {"version": 1, "prompt": prompt, "tokens": found, "first_position": first, "position": chip.position}
-        file_access.print_or_write("--json", json, orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
+        report = GenerationReport(tuple(prompt), found, first, chip.position, temperature, seed)
+        file_access.print_or_write("--json", json, orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
     if not (quiet or file_access.is_stdout(json)):
         print(",".join(map(str, found)))
 
