@@ -59,9 +59,6 @@ from raptor.common.options.option_values import (
 
 R = TypeVar("R")
 
-MOST_CAPACITY = 2**16
-"""Largest capacity of a state that grows."""
-
 ValueCheck = Callable[[str, object], Any]
 """Check of an option: takes keyword and value; returns the value in the type of the field, or raises `UserError`."""
 
@@ -94,9 +91,8 @@ class OptionSpec:
 
 def _option(check: ValueCheck, help: str, default: Any = None, **more: Any) -> Any:
     """Makes the field of an option, like `dataclasses.field`: for type checkers it is a default of the right type."""
-    factory: Any = (
-        {"default_factory": dict} if isinstance(more.get("texts"), NamedValueFormat) else {"default": default}
-    )
+    is_named = isinstance(more.get("texts"), NamedValueFormat)
+    factory: Any = {"default_factory": dict} if is_named else {"default": default}
     return field(**factory, metadata={"option": OptionSpec(check=check, help=help, default=default, **more)})
 
 
@@ -165,10 +161,9 @@ class ModelInputs:
 
 @dataclass(frozen=True, slots=True)
 class MappingOptions:
-    """The mapping: a strategy, a stored mapping, or the goal that a search minimises.
+    """The mapping: a strategy, a stored mapping, or the goal that a search minimises, with a number of trials.
 
-    `effort`: number of mappings that a search tries; None for the default (`raptor.compiler.mapping_search`). `knobs`:
-    tuning numbers of the strategy `rows` that differ from its defaults."""
+    `effort`: None for the default (`raptor.compiler.mapping_search`). `knobs`: numbers of `rows` that are changed."""
 
     mapping: str = _option(
         parse_mapping,
@@ -256,11 +251,10 @@ class ResidencyOptions:
         not_with=("rounds", "whose programs take turns in the same memory"),
     )
     capacity: int | None = _option(
-        IntegerRange(2, MOST_CAPACITY),
-        "Rows of a state that grows by a row a step, such as the past keys of a language model.",
+        IntegerRange(2, 2**16),
+        "Rows of states that grow by one a step.",
         example="8",
-        only_with=("states", "which name what grows"),
-        not_with=("host", "whose segments keep no states"),
+        only_with=("states", "which grow"),
     )
 
 
@@ -361,9 +355,6 @@ class CompileOptions:
         if self.mapping.emit_ops is None and "interface" in self.chip.fields:
             asked, needed = spelled("fields", "interface"), spelled("emit_ops")
             raise UserError(f"{asked}: only with {needed}, which alone uses it")
-
-
-# Keyword arguments of functions, in the types that users may pass.
 
 
 class CrossbarKeywords(TypedDict, total=False):

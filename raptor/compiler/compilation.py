@@ -37,9 +37,8 @@ from raptor.mapping.strategies import STRATEGIES, Strategy, rows_strategy
 from raptor.options import CompileOptions, NumberOptions, ResidencyOptions, RoundOptions
 from raptor.output import file_contents, files
 from raptor.output.compile_report import make_report
-from raptor.output.decoder_files import DecoderFile
 from raptor.output.trim_table import make_trim_table
-from raptor.output.writer import ProgramArtifacts
+from raptor.output.writer import GrowingFiles, ProgramArtifacts
 from raptor.target.arch import Target, check_network_size, load_chip
 from raptor.target.device_file import DeviceFile, load_device
 from raptor.transforms.choose_recipes import RequantMethod, flip_notes, trim_notes
@@ -243,9 +242,14 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         weights=file_contents.collect_weights(program, tiles),
         constants=memory.constant_values,
         onnx_bytes=model.onnx_bytes,
-        decoder=model.decoder and DecoderFile.from_steps(model.decoder.steps),
-        original=model.decoder.onnx_bytes if model.decoder else b"",
+        decoder=_growing_files(model),
     )
+
+
+def _growing_files(model: LoadedModel) -> GrowingFiles | None:
+    """Returns the files about a model whose states grow; None for any other model."""
+    found = model.decoder
+    return None if found is None else GrowingFiles(file_contents.make_decoder(found.steps), found.onnx_bytes)
 
 
 def set_residency(graph: Graph, options: ResidencyOptions, decoder: GrowingModel | None = None) -> Graph:

@@ -37,7 +37,7 @@ class DerivedInput:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSteps:
-    """How a program of one step stands for a model that grows.
+    """The steps of a decoder, each a run of a program of fixed size.
 
     The program holds the last `capacity` rows of each state, the newest at the end, and reads the position, 0 to
     capacity - 1, from its input `position` ([1], int64), in place of the `derived` inputs. It masks the rows at the

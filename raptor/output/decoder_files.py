@@ -3,7 +3,6 @@
 from typing import Literal
 
 from raptor.common.files.schema_types import JsonArray, StrictSchema
-from raptor.graph.decoder_steps import DecoderSteps, DerivedKind
 from raptor.output.files import FORMAT_VERSION, Count, Dimension
 
 
@@ -27,7 +26,7 @@ class DerivedInputFile(StrictSchema):
     """
 
     name: str
-    kind: DerivedKind
+    kind: Literal["ones", "position", "length"]
     shape: JsonArray[Dimension]
     dtype: str
 
@@ -44,18 +43,3 @@ class DecoderFile(StrictSchema):
     position: str
     states: JsonArray[GrowingStateFile]
     derived: JsonArray[DerivedInputFile] = ()
-
-    @classmethod
-    def from_steps(cls, steps: DecoderSteps) -> "DecoderFile":
-        """Returns the contents of the file for a decoder."""
-        return cls(
-            capacity=steps.capacity,
-            position=steps.position,
-            states=tuple(
-                GrowingStateFile(input=s.input, output=s.output, axis=s.axis, permutation=s.permutation)
-                for s in steps.states
-            ),
-            derived=tuple(
-                DerivedInputFile(name=d.name, kind=d.kind, shape=d.shape, dtype=d.dtype) for d in steps.derived
-            ),
-        )

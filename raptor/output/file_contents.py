@@ -12,10 +12,11 @@ import orjson
 from raptor import codegen, pim
 from raptor.codegen import InstructionStreams
 from raptor.common.options.option_values import Requant
+from raptor.graph.decoder_steps import DecoderSteps
 from raptor.graph.ir import Filter, Graph, Requantise
 from raptor.graph.requantise.vector_program import RequantiseRecipe
 from raptor.graph.residency import StatePair
-from raptor.output import files, resident_files
+from raptor.output import decoder_files, files, resident_files
 from raptor.output.crossbar_matrices import CrossbarMatrices
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.pim.ir import CoreProgram
@@ -199,6 +200,22 @@ class ResidentValues:
 
     memory: resident_files.ResidentMap
     records: Mapping[str, Mapping[int, isa.Records]]
+
+
+def make_decoder(steps: DecoderSteps) -> decoder_files.DecoderFile:
+    """Returns the contents of `decoder.json`."""
+    return decoder_files.DecoderFile(
+        capacity=steps.capacity,
+        position=steps.position,
+        states=tuple(
+            decoder_files.GrowingStateFile(input=s.input, output=s.output, axis=s.axis, permutation=s.permutation)
+            for s in steps.states
+        ),
+        derived=tuple(
+            decoder_files.DerivedInputFile(name=d.name, kind=d.kind, shape=d.shape, dtype=d.dtype)
+            for d in steps.derived
+        ),
+    )
 
 
 def make_resident(

@@ -43,12 +43,20 @@ _THREADS = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class GrowingFiles:
+    """A model whose states grow, and how the steps of a program stand for it."""
+
+    steps: DecoderFile
+    onnx_bytes: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ProgramArtifacts:
     """Contents of all files of a program, in memory.
 
     `layers` and `steps` are complete files. `records` and `weights` have no entry for a core without work. `resident`:
     what stays on the chip between samples; None for a program that forgets everything. `trim`: None unless the program
-    is trimmable. `decoder`, `original`: only if it is a step of a model whose states grow, and that model.
+    is trimmable. `decoder`: only if it is a step of a model whose states grow.
     """
 
     name: str
@@ -68,8 +76,7 @@ class ProgramArtifacts:
     onnx_bytes: bytes
     resident: ResidentValues | None = None
     trim: files.TrimTable | None = None
-    decoder: DecoderFile | None = None
-    original: bytes = b""
+    decoder: GrowingFiles | None = None
 
 
 def write_directory(
@@ -339,8 +346,8 @@ def _contents(
     yield files.LAYERS, [artifacts.layers]
     yield files.STEPS, [artifacts.steps]
     if artifacts.decoder is not None:
-        yield files.DECODER, [file_access.model_to_json(artifacts.decoder)]
-        yield files.ORIGINAL, [artifacts.original]
+        yield files.DECODER, [file_access.model_to_json(artifacts.decoder.steps)]
+        yield files.ORIGINAL, [artifacts.decoder.onnx_bytes]
     if artifacts.trim is not None:
         yield files.TRIM, [file_access.model_to_json(artifacts.trim)]
     yield files.MAPPING, [artifacts.mapping.to_json()]

@@ -139,11 +139,12 @@ def _read_session(path: Path) -> dict[str, Array]:
     try:
         if path.stat().st_size > _SAVED_LIMIT_BYTES:
             raise UserError(f"{path}: larger than a session can be")
+        with zipfile.ZipFile(path) as listed:
+            if sum(info.file_size for info in listed.infolist()) > _SAVED_LIMIT_BYTES:
+                raise UserError(f"{path}: larger than a session can be")
         with np.load(path, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise UserError(f"{path}: not a saved session")
-            if sum(info.file_size for info in archive.zip.infolist()) > _SAVED_LIMIT_BYTES:
-                raise UserError(f"{path}: larger than a session can be")
             return {name: archive[name] for name in archive.files}
     except OSError as e:
         raise UserError(f"{path}: {e.strerror or e}") from e

@@ -68,7 +68,9 @@ def generate_tokens(stepper: TokenStepper, prompt: Sequence[int], count: int, sa
 
 def read_logits(outputs: Mapping[str, Array]) -> Doubles:
     """Returns the logits of a step. Raises `UserError` unless one output holds floats, one row for the token."""
-    rows = {name: a for name, a in outputs.items() if a.dtype.kind == "f" and a.ndim and a.size == a.shape[-1]}
+    rows: dict[str, Array] = {
+        name: a for name, a in outputs.items() if a.dtype.kind == "f" and a.ndim and a.size == a.shape[-1]
+    }
     found = [rows["logits"]] if "logits" in rows else list(rows.values())
     if len(found) != 1 or found[0].size < 2:
         raise UserError(f"the outputs {', '.join(outputs) or 'of the model'} are not the logits of one token")
@@ -79,8 +81,7 @@ def choose_token(logits: Doubles, temperature: float, rng: np.random.Generator) 
     """Returns the index of the largest logit, or at a temperature a random one by softmax(logits / temperature)."""
     if not temperature:
         return int(logits.argmax())
-    shares = np.exp((logits - logits.max()) / temperature)
-    ends = np.cumsum(shares)
+    ends: Doubles = np.cumsum(np.exp((logits - logits.max()) / temperature), dtype=np.float64)
     return min(int(np.searchsorted(ends, rng.random() * ends[-1], side="right")), len(logits) - 1)
 
 

@@ -70,18 +70,17 @@ def read_decoder_inputs(proto: ModelProto, pairs: Mapping[str, str], fixed: Mode
     weights = {t.name for t in proto.graph.initializer}
     inputs = {v.name: v for v in proto.graph.input if v.name not in weights}
     appends = _find_appends(proto, inputs)
-    given = pairs if pairs != AUTOMATIC else {}
     states = [
         GrowingState(name, node.output[0], _axis(node, inputs[name]), ())
         for name, node in appends.items()
-        if pairs == AUTOMATIC or given.get(name) == node.output[0]
+        if pairs == AUTOMATIC or pairs.get(name) == node.output[0]
     ]
     if not states:
         raise UserError(
             f"{spell_name('capacity')}: no state grows; a cache is an input to which a Concat appends rows, and whose "
             "result the model returns as the next value"
         )
-    derived = {name: _DERIVED[name] for name in inputs if name in _DERIVED}
+    derived: dict[str, DerivedKind] = {name: _DERIVED[name] for name in inputs if name in _DERIVED}
     sizes = _Sizes(fixed, _integer_dims(inputs.values(), derived))
     axes = {state.input: state.axis for state in states}
     shapes = {name: sizes.shape(value, axes.get(name), name in derived) for name, value in inputs.items()}

@@ -16,7 +16,6 @@ import raptor.tools.cli.accuracy
 import raptor.tools.cli.arch
 import raptor.tools.cli.explain
 import raptor.tools.cli.explore
-import raptor.tools.cli.generate
 import raptor.tools.cli.inspect
 import raptor.tools.cli.quantize
 import raptor.tools.cli.report
@@ -251,7 +250,7 @@ app.command("validate")(validator.cli.command)
 app.command("accuracy")(raptor.tools.cli.accuracy.accuracy_command)
 app.command("trim")(raptor.tools.trim.trim_command.trim_command)
 app.command("run")(raptor.tools.cli.run.run_command)
-app.command("generate")(raptor.tools.cli.generate.generate_command)
+app.command("generate")(raptor.tools.cli.run.generate_command)
 app.command("check")(validator.check_cli.command)
 app.command("simulate")(validator.simulate.cli.command)
 app.command("report")(raptor.tools.cli.report.report_command)

@@ -15,6 +15,7 @@ from raptor.frontend.canonical.standardise import read_standard_model
 from raptor.frontend.growing.step_model import StepModel, make_step_model
 from raptor.options import ModelInputs
 from tests import decoder_models as decoders
+from tests.tiny_models import Array
 from validator.model.ort_session import create_session
 
 CAPACITY = 7
@@ -64,17 +65,13 @@ def test_what_no_step_has_appended_has_no_influence() -> None:
     shapes = {i.name: i.shape for i in session.get_inputs()}
     rng = np.random.default_rng(0)
     feed = {"input_ids": np.array([[4]]), "position": np.array([0])}
-    empty, filled = (
-        session.run(
-            ["logits"],
-            {
-                **feed,
-                **{s.input: scale * rng.standard_normal(shapes[s.input]).astype(np.float32) for s in step.steps.states},
-            },
-        )[0]
-        for scale in (np.float32(0), np.float32(50))
-    )
-    assert np.array_equal(empty, filled)
+    found: list[Array] = []
+    for scale in (0.0, 50.0):
+        held = {
+            s.input: np.asarray(scale * rng.standard_normal(shapes[s.input]), np.float32) for s in step.steps.states
+        }
+        found += session.run(["logits"], {**feed, **held})
+    assert np.array_equal(*found)
 
 
 def test_the_cache_whose_rows_are_added_lies_row_beside_row() -> None:
