@@ -1,5 +1,6 @@
 """Generates tokens: feeds a prompt token by token, then each token that the logits of the one before give."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -81,8 +82,8 @@ def choose_token(logits: Doubles, temperature: float, rng: np.random.Generator) 
     """Returns the index of the largest logit, or at a temperature a random one by softmax(logits / temperature)."""
     if not temperature:
         return int(logits.argmax())
-    ends: Doubles = np.cumsum(np.exp((logits - logits.max()) / temperature), dtype=np.float64)
-    return min(int(np.searchsorted(ends, rng.random() * ends[-1], side="right")), len(logits) - 1)
+    ends: list[float] = np.cumsum(np.exp((logits - logits.max()) / temperature)).tolist()
+    return min(bisect_right(ends, rng.random() * ends[-1]), len(logits) - 1)
 
 
 def best_gap(logits: Doubles) -> float:

@@ -71,7 +71,7 @@ def test_what_no_step_has_appended_has_no_influence() -> None:
             s.input: np.asarray(scale * rng.standard_normal(shapes[s.input]), np.float32) for s in step.steps.states
         }
         found += session.run(["logits"], {**feed, **held})
-    assert np.array_equal(*found)
+    assert np.array_equal(found[0], found[1])
 
 
 def test_the_cache_whose_rows_are_added_lies_row_beside_row() -> None:
