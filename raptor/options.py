@@ -254,7 +254,7 @@ class ResidencyOptions:
         IntegerRange(2, 2**16),
         "Rows of states that grow by one a step.",
         example="8",
-        only_with=("states", "which grow"),
+        only_with=("states", "which it is for"),
     )
 
 

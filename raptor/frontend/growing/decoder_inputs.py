@@ -69,6 +69,7 @@ def read_decoder_inputs(proto: ModelProto, pairs: Mapping[str, str], fixed: Mode
     """
     weights = {t.name for t in proto.graph.initializer}
     inputs = {v.name: v for v in proto.graph.input if v.name not in weights}
+    _check_names(inputs, fixed)
     appends = _find_appends(proto, inputs)
     states = [
         GrowingState(name, node.output[0], _axis(node, inputs[name]), ())
@@ -88,6 +89,14 @@ def read_decoder_inputs(proto: ModelProto, pairs: Mapping[str, str], fixed: Mode
         name: np.dtype(helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)) for name, v in inputs.items()
     }
     return DecoderInputs(tuple(states), {s.input: appends[s.input] for s in states}, derived, shapes, types)
+
+
+def _check_names(inputs: Mapping[str, ValueInfoProto], fixed: ModelInputs) -> None:
+    """Raises `UserError` for shapes of other inputs, and for dimensions that no input has."""
+    open_dims = {d.dim_param for v in inputs.values() for d in v.type.tensor_type.shape.dim if d.dim_param}
+    for keyword, given, known in (("shapes", fixed.shapes, inputs), ("dims", fixed.dims, open_dims)):
+        if unknown := [name for name in given if name not in known]:
+            raise UserError(f"{spell_name(keyword)}: no {unknown[0]!r}; there are {', '.join(sorted(known)) or 'none'}")
 
 
 def _find_appends(proto: ModelProto, inputs: Mapping[str, ValueInfoProto]) -> dict[str, NodeProto]:

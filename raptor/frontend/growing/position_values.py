@@ -55,11 +55,17 @@ def _run(
     part.graph.ClearField("value_info")
     part.graph.output.extend(ValueInfoProto(name=name) for name in names)
     given = {v.name for v in part.graph.input} - {t.name for t in part.graph.initializer}
-    feeds = ({name: a for name, a in inputs.values(position).items() if name in given} for position in positions)
+    begun: list[int] = []
+
+    def feed(position: int) -> Mapping[str, Any]:
+        begun.append(position)
+        return {name: array for name, array in inputs.values(position).items() if name in given}
+
     try:
-        return run_model(part, feeds)
+        return run_model(part, map(feed, positions))
     except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
-        raise UserError(f"onnxruntime cannot run a step of the model: {extract_fault(error)}") from None
+        where = f"the step at position {begun[-1]}" if begun else "a step"
+        raise UserError(f"onnxruntime cannot run {where}: {extract_fault(error)}") from None
 
 
 def _ancestors(proto: ModelProto, names: Sequence[str]) -> set[str]:

@@ -145,6 +145,18 @@ def test_a_batch_is_refused() -> None:
         make_step(decoders.plain_decoder(), dims={"batch": 2})
 
 
+def test_names_that_no_input_has_are_refused() -> None:
+    with pytest.raises(UserError, match=r"dims: no 'size'; there are batch, past, past \+ sequence, sequence"):
+        make_step(decoders.plain_decoder(), dims={"size": 2})
+    with pytest.raises(UserError, match=r"shapes: no 'x'; there are attention_mask, input_ids, past_key_values.0.key"):
+        make_step(decoders.plain_decoder(), shapes={"x": (1, 1)})
+
+
+def test_a_position_that_the_model_does_not_have_is_told() -> None:
+    with pytest.raises(UserError, match=r"onnxruntime cannot run the step at position 32: .*places"):
+        make_step(decoders.plain_decoder(positions=32), capacity=33)
+
+
 def test_several_tokens_a_step_are_refused() -> None:
     with pytest.raises(UserError, match=r"sequence=3: a step takes one token of one sequence"):
         make_step(decoders.plain_decoder(), dims={"sequence": 3})
