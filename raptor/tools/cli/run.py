@@ -122,6 +122,8 @@ def generate_command(
     prompt = _ids(prompt_ids)
     if seed and not temperature:
         raise UserError(f"--seed {seed}: only with --temperature, without which nothing is random")
+    if force and save is None:
+        raise UserError("--force: only with --save, whose file it replaces")
     if save is not None:
         file_access.refuse_stdout("--save", save)
         file_access.check_file_replaceable("--save", save, force=force)

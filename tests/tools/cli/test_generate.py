@@ -57,6 +57,7 @@ def test_equal_seeds_give_equal_tokens(out: Path, capsys: pytest.CaptureFixture[
         (("--prompt-ids", "7", "--tokens", "7"), "position 6: the cache holds 6 tokens"),
         (("--prompt-ids", "12"), "outside 0..11"),
         (("--prompt-ids", "7", "--seed", "3"), "--seed 3: only with --temperature"),
+        (("--prompt-ids", "7", "--force"), "--force: only with --save, whose file it replaces"),
         (("--prompt-ids", "7", "--session", "absent.npz"), "absent.npz: No such file"),
     ],
 )
