@@ -252,7 +252,7 @@ COMMANDS = {
         {
             "--prompt-ids": ("--prompt-ids", "3,1"),
             "--tokens": ("--tokens", "5"),
-            "--temperature": ("--temperature", "3"),
+            "--temperature": ("--temperature", "0.2"),
             "--seed": ("--seed", "5"),
             "--session": ("--session", "session.npz"),
             "--save": ("--save", "saved.npz"),
