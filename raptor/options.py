@@ -5,14 +5,13 @@ A new option is a field of a record, and a keyword in the `TypedDict` of the fun
 checked values; internal functions take the record that they need.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
 from raptor.common.errors import UserError
-from raptor.common.option_spelling import flag_name
 from raptor.common.option_spelling import spell_option as spelled
 from raptor.common.options.arguments import IntegerRange, OneOf, parse_flag, parse_new_file, parse_path, parse_text
 from raptor.common.options.option_texts import (
@@ -161,9 +160,9 @@ class ModelInputs:
 
 @dataclass(frozen=True, slots=True)
 class MappingOptions:
-    """The mapping: a strategy, a stored mapping, or the goal that a search minimises, with a number of trials.
+    """The mapping: a strategy, a stored mapping, or the goal of a search, which tries `effort` mappings at most.
 
-    `effort`: None for the default (`raptor.compiler.mapping_search`). `knobs`: numbers of `rows` that are changed."""
+    `knobs`: tuning numbers of the strategy `rows` that differ from its defaults."""
 
     mapping: str = _option(
         parse_mapping,
@@ -212,8 +211,11 @@ class MappingOptions:
 
 @dataclass(frozen=True, slots=True)
 class NumberOptions:
-    """Instruction set and arithmetic: restriction to the published instructions, and the requantisation method."""
+    """Machine (the name of a back end) and arithmetic: published instructions only, requantisation method."""
 
+    backend: str = _option(
+        parse_text, "Machine: pimsim, c, or an installed one.", "pimsim", example="c", completion="backends"
+    )
     base_isa: bool = _option(
         parse_flag, f"{ISA}; base: only instructions that pimsim-nn runs.", default=False, example="base", typed=ISA
     )
@@ -431,6 +433,7 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
     batch: int | None
     device: str | Path | None
     cuts: CutMethod | None
+    backend: str
 
 
 def list_keywords(kind: Any) -> tuple[str, ...]:
@@ -485,16 +488,3 @@ def _record(record: type[R], values: Mapping[str, Any]) -> R:
         elif part.name in values:
             parts[part.name] = values[part.name]
     return record(**parts)
-
-
-def to_command_line(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the words of the command line for keyword arguments of `raptor.compile`."""
-    for name, value in given.items():
-        option, words = collect_options(CompileOptions)[name], flag_name(name).split()
-        if option.check is parse_flag:
-            yield from words if value else ()
-        elif option.texts is not None:
-            for text in option.texts.format_texts(value):
-                yield from (*words, text)
-        else:
-            yield from (*words, "x".join(map(str, cast(list[Any], value))) if isinstance(value, list) else str(value))

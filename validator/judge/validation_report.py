@@ -189,7 +189,8 @@ def show(report: ValidationReport, console: LiteralConsole, *, quiet: bool = Fal
     ran = report.seconds.get("run", 0.0)
     unit = "input" if report.decoding is None else "step"
     count = f"{report.samples} {unit if report.samples == 1 else f'{unit}s'}"
-    summary = f"{report.model}: {report.instructions} instructions on {report.cores} cores, {count} in {ran:.2f} s"
+    work = f"{report.instructions} instructions on " if report.instructions else ""  # a back end does not count them
+    summary = f"{report.model}: {work}{report.cores} cores, {count} in {ran:.2f} s"
     summary += _of_kinds(report) + _of_tokens(report.decoding)
     judged = (
         f", tolerance {report.tolerance:g}" if report.integers is None else f"; {describe_integers(report.integers)}"

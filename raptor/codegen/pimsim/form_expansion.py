@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.codegen.assign_registers import VIRTUAL, Virtual, resolve_symbols
-from raptor.codegen.emit import Emitter
+from raptor.codegen.pimsim.assign_registers import VIRTUAL, Virtual, resolve_symbols
+from raptor.codegen.pimsim.emit import Emitter
 from raptor.pim.ir import CoreProgram
 from raptor.pim.step_columns import (
     LOAD,

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raptor.codegen.assign_registers import UNUSED_REGISTER, RegisterState, Virtual, make_virtual, set_operand
+from raptor.codegen.pimsim.assign_registers import UNUSED_REGISTER, RegisterState, Virtual, make_virtual, set_operand
 from raptor.target import isa
 from tests.pipeline import executed
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from raptor.codegen.assign_registers import (
+from raptor.codegen.pimsim.assign_registers import (
     UNUSED_REGISTER,
     Ints,
     Symbolic,
@@ -17,13 +16,13 @@ from raptor.codegen.assign_registers import (
     set_operand,
     width_code,
 )
-from raptor.codegen.emit_integers import emit_bound, emit_requantise, emit_requantise_at_once, emit_table_lookup
-from raptor.codegen.emit_lookups import emit_load_rows
-from raptor.codegen.emit_pool import BOTH, NEXT, ONE, TOTAL, PoolTerms, order_terms
-from raptor.codegen.pixel_runs import find_joint_runs, find_pixel_runs, pieces
+from raptor.codegen.pimsim.emit_integers import emit_bound, emit_requantise, emit_requantise_at_once, emit_table_lookup
+from raptor.codegen.pimsim.emit_lookups import emit_load_rows
+from raptor.codegen.pimsim.pixel_runs import find_joint_runs, find_pixel_runs, pieces
 from raptor.common.errors import VerifyError
 from raptor.graph.window import cached_input_pixels
 from raptor.pim.operations import Buffer, Load, LoadRows, Receive, Repeat, Send, Store
+from raptor.pim.pool_terms import BOTH, NEXT, ONE, TOTAL, PoolTerms, order_terms
 from raptor.pim.step_columns import OperationForm
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.operations import (
@@ -43,6 +42,7 @@ from raptor.spatial.operations import (
     Stencil,
     Vector,
 )
+from raptor.spatial.scatter_plan import ADD_MORE, ADD_TWO, CLEAR, COPY, plan_scatter_add
 from raptor.target import isa
 from raptor.target.arch import Target
 from raptor.target.chip_elements import FLOAT32
@@ -116,7 +116,7 @@ class Emitter:
         return block
 
     def load_rows(self, op: LoadRows[Buffer]) -> Symbolic:
-        """Emits an embedding lookup (`raptor.codegen.emit_lookups`)."""
+        """Emits an embedding lookup (`raptor.codegen.pimsim.emit_lookups`)."""
         size = op.result.channels * self.size(op.result)
         return emit_load_rows(op, self.address_of(op.result), size, (ZERO, GLOBAL_HIGH, GLOBAL_LOW))
 
@@ -250,7 +250,7 @@ class Emitter:
         return block
 
     def pool(self, op: Pool[Buffer]) -> Symbolic:
-        """Emits the terms of a pool (`raptor.codegen.emit_pool`), each term for a run of neighbouring pixels at once.
+        """Emits the terms of a pool (`raptor.pim.pool_terms`), each term for a run of neighbouring pixels at once.
 
         Raises `VerifyError` for the maximum of a window that reads only padding.
         """
@@ -453,31 +453,3 @@ EMITTERS: dict[type[Operation[Buffer]], Callable[[Emitter, Any], Symbolic]] = {
     Lookup: emit_table_lookup,
 }
 """Emitting function of each operation class."""
-
-
-CLEAR, COPY, ADD_TWO, ADD_MORE = range(4)
-"""Kinds of instruction in a scatter-add: zeros, a copy of one run, the sum of two runs, one more run added."""
-
-
-def plan_scatter_add(table: npt.NDArray[np.int64], elements: int) -> npt.NDArray[np.int64]:
-    """Returns the instructions of a scatter-add of runs `table` (see `Overlap`) into `elements` elements.
-
-    One row per instruction: kind, first element of the result, elements, then source and first element of two operands.
-    """
-    ends = table[:, 0] + table[:, 3]
-    cuts = np.unique(np.concatenate([[0, elements], table[:, 0], ends])).tolist()
-    first: list[list[int]] = []
-    more: list[list[int]] = []
-    latest: dict[int, list[int]] = {}
-    for a, b in pairwise(cuts):
-        met: list[int] = np.flatnonzero((table[:, 0] <= a) & (ends >= b)).tolist()
-        operands = [(int(table[r, 1]), int(table[r, 2] + a - table[r, 0])) for r in met]
-        left, right, *_ = [*operands, (-1, 0), (-1, 0)]
-        first.append([min(len(operands), 2), a, b - a, *left, *right])
-        for r, (source, at) in zip(met[2:], operands[2:], strict=True):
-            if r in latest and latest[r][1] + latest[r][2] == a:
-                latest[r][2] += b - a
-            else:
-                latest[r] = [ADD_MORE, a, b - a, -1, 0, source, at]
-                more.append(latest[r])
-    return np.array([*first, *more], np.int64).reshape(-1, 7)

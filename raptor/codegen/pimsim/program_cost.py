@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raptor.codegen import InstructionStreams
+from raptor.codegen.pimsim import InstructionStreams
 from raptor.common.options.option_values import Objective
 from raptor.common.package_clashes import require_own_packages
 from raptor.mapping.search_trial import ProgramCost

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from raptor.codegen.assign_registers import UNUSED_REGISTER, Ints, Symbolic, make_virtual, width_code
+from raptor.codegen.pimsim.assign_registers import UNUSED_REGISTER, Ints, Symbolic, make_virtual, width_code
 from raptor.graph.requantise.vector_program import RequantiseRecipe
 from raptor.pim.operations import Buffer
 from raptor.spatial.integer_operations import WORD, Bound, Lookup, Requantise, RequantiseAtOnce

@@ -8,8 +8,8 @@ the core.
 
 import numpy as np
 
-from raptor.codegen.assign_registers import Ints, Symbolic, resolve_symbols
-from raptor.codegen.emit import Emitter
+from raptor.codegen.pimsim.assign_registers import Ints, Symbolic, resolve_symbols
+from raptor.codegen.pimsim.emit import Emitter
 from raptor.common.errors import VerifyError
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.pim.step_columns import TRANSFERS, FormTable, OperationForm

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from raptor.codegen.assign_registers import Ints
+from raptor.codegen.pimsim.assign_registers import Ints
 
 
 def find_pixel_runs(pixels: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:

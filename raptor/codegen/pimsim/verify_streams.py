@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from raptor.codegen.generate_streams import CoreStream, InstructionStreams
+from raptor.codegen.pimsim.generate_streams import CoreStream, InstructionStreams
 from raptor.common.errors import VerifyError
 from raptor.pim.auxiliary_programs import auxiliary_programs
 from raptor.pim.ir import CoreProgram, PimProgram

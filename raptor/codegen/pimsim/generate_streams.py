@@ -1,17 +1,14 @@
 """Pass from PimIR to instruction streams, one per core."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from raptor.codegen.assign_registers import VIRTUAL, Ints, RegisterState, Virtual, make_width_setter, width_code
-from raptor.codegen.form_expansion import FormInstructions
+from raptor.codegen.pimsim.assign_registers import VIRTUAL, Ints, RegisterState, Virtual, make_width_setter, width_code
+from raptor.codegen.pimsim.form_expansion import FormInstructions
 from raptor.pim.auxiliary_programs import Auxiliary, auxiliary_programs
 from raptor.pim.ir import CoreProgram, PimProgram
-from raptor.pim.operations import Buffer
-from raptor.spatial.operations import Operation
 from raptor.target import isa
 from raptor.target.arch import Target
 
@@ -83,8 +80,3 @@ def initial_widths(body: Virtual, arch: Target) -> int:
     """
     wanted = body["widths"][body["widths"] > 0]
     return int(wanted[0]) if len(wanted) else width_code(arch.element_bits, arch.element_bits)
-
-
-def operation_name(kind: type[Operation[Buffer]]) -> str:
-    """Returns the readable name of an operation class, such as `apply filters`."""
-    return re.sub("(?<!^)(?=[A-Z])", " ", kind.__name__).lower()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from raptor.codegen import InstructionStreams, generate, verify_streams
+from raptor.codegen.pimsim import InstructionStreams, generate, verify_streams
 from raptor.common.errors import VerifyError
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.target import isa

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from raptor.codegen.assign_registers import Symbolic, computed_register, make_virtual, set_operand
+from raptor.codegen.pimsim.assign_registers import Symbolic, computed_register, make_virtual, set_operand
 from raptor.pim.operations import Buffer, LoadRows
 from raptor.target.isa import OPCODE
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raptor.codegen import generate
+from raptor.codegen.pimsim import generate
 from raptor.common.errors import VerifyError
 from raptor.graph.window import Window
 from raptor.mapping.decision import Matrix

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raptor.codegen.emit_pool import BOTH, NEXT, ONE, TOTAL, order_terms
 from raptor.integrations.onnx_backend import RaptorBackend
+from raptor.pim.pool_terms import BOTH, NEXT, ONE, TOTAL, order_terms
 from raptor.spatial.operations import SUM_BLOCK_TERMS, count_block_levels
 from tests.tiny_models import Array, make_model, node
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from raptor.codegen.generate_streams import InstructionStreams
+from raptor.codegen.pimsim.generate_streams import InstructionStreams
 from raptor.graph.ir import Graph, format_lines
 from raptor.pim.ir import ArrayGroup, CoreProgram, PimProgram
 from raptor.target.arch import Target
