@@ -13,7 +13,7 @@ import validator.simulate.simulation_report
 from raptor.compiler.analysis.explain import MappingExplanation
 from raptor.compiler.analysis.inspection import ModelInspection
 from raptor.mapping.mapping_file import MappingFile
-from raptor.output import files, resident_files, round_files
+from raptor.output import decoder_files, files, resident_files, round_files
 from raptor.output.compile_report import CompileReport
 from raptor.target.arch.pimsim_schema import ArchFile
 from raptor.target.device_file import DeviceFile
@@ -23,6 +23,7 @@ from raptor.tools.quantise import QuantisationReport
 from raptor.tools.reporting.figure_export import ComparisonNumbers, ReportNumbers
 from validator.accuracy.accuracy_report import AccuracyReport
 from validator.checks.findings_output import FindingsReport
+from validator.decoding.generation import GenerationReport
 
 FILE_CLASSES: dict[str, type[BaseModel]] = {
     files.ARCH: ArchFile,
@@ -36,6 +37,7 @@ FILE_CLASSES: dict[str, type[BaseModel]] = {
     files.MANIFEST: files.OutputManifest,
     files.ROUNDS: round_files.RoundList,
     files.RESIDENT: resident_files.ResidentMap,
+    files.DECODER: decoder_files.DecoderFile,
     files.DEVICE: DeviceFile,
 }
 """Schemas by name of the file in an output directory."""
@@ -47,6 +49,7 @@ COMMAND_CLASSES: dict[str, type] = {
     "compare": ComparisonNumbers,
     "explain": MappingExplanation,
     "explore show": StudyReport,
+    "generate": GenerationReport,
     "inspect": ModelInspection,
     "quantize": QuantisationReport,
     "report": ReportNumbers,

@@ -25,6 +25,7 @@ from raptor.common.process.thread_pool import CheckedThreadPool
 from raptor.mapping.mapping_file import MappingFile
 from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport
+from raptor.output.decoder_files import DecoderFile
 from raptor.output.machine_files import Content, FileForms, MachineFiles
 from raptor.target import arch
 from raptor.target.arch import Target, arch_json
@@ -40,10 +41,19 @@ _THREADS = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class GrowingFiles:
+    """A model whose states grow, and how the steps of a program stand for it."""
+
+    steps: DecoderFile
+    onnx_bytes: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ProgramArtifacts:
     """Contents of all files of a program, in memory.
 
-    `machine`: the files that belong to the machine, whose back end is called `backend`.
+    `machine`: the files that belong to the machine, whose back end is called `backend`. `decoder`: only for a step of a
+    model whose states grow.
     """
 
     name: str
@@ -57,6 +67,7 @@ class ProgramArtifacts:
     backend: str
     constants: ConstantArray
     onnx_bytes: bytes
+    decoder: GrowingFiles | None = None
 
     @property
     def has_streams(self) -> bool:
@@ -327,6 +338,9 @@ def _contents(artifacts: ProgramArtifacts, forms: FileForms) -> Iterator[Content
     yield files.CONSTANTS, [_npy(artifacts.constants)]
     yield from artifacts.machine.contents(forms)
     yield files.MEMORY, [file_access.model_to_json(artifacts.memory)]
+    if artifacts.decoder is not None:
+        yield files.DECODER, [file_access.model_to_json(artifacts.decoder.steps)]
+        yield files.ORIGINAL, [artifacts.decoder.onnx_bytes]
     yield files.MAPPING, [artifacts.mapping.to_json()]
     yield files.REPORT, [file_access.model_to_json(artifacts.report)]
     yield files.ARCH, [arch_json(artifacts.arch)]

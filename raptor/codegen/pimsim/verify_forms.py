@@ -67,15 +67,16 @@ class _FormChecks:
         block = self.blocks[number]
         if not len(block.groups):
             return
-        where = f"pim: core {core.core} step {step} ({core.steps.nodes[core.steps.node[step]]})"
+        at = core.init_count + step
+        where = f"pim: core {core.core} step {at} ({core.steps.nodes[core.steps.node[step]]})"
         groups = block.groups + shift
         if groups.min() < 0 or groups.max() >= len(core.groups):
-            raise PimError(f"{where}: array group {groups.max()} of {len(core.groups)}", core=core.core, step=step)
+            raise PimError(f"{where}: array group {groups.max()} of {len(core.groups)}", core=core.core, step=at)
         spans = [(*each.matrix.rows, *each.matrix.cols) for each in core.groups]
         first, end, left, right = np.array(spans, np.int64).T
         fault = block.fault(np.stack([end - first, right - left], axis=1)[groups])
         if fault is not None:
-            raise PimError(f"{where}: {fault}", core=core.core, step=step)
+            raise PimError(f"{where}: {fault}", core=core.core, step=at)
 
 
 def _named(form: OperationForm) -> str:
