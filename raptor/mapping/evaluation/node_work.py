@@ -29,12 +29,15 @@ class MemorySum:
 class NodeWork:
     """The work for one node and sample, or for the loads of one model input, in `steps` equal steps.
 
+    number: among all work, in the order in which it can be done.
+
     A step is a line of the result if the node works by line. `needs`: the work of each operand, and which of its steps
     each step needs (`StepNeed`). compute_ns: time of vector units and crossbars by core. messages: keyed by (sender,
     receiver). memory: loads and stores by core.
     """
 
     name: str
+    number: int = 0
     steps: int = 1
     needs: "list[StepNeed]" = field(default_factory=list["StepNeed"])
     compute_ns: defaultdict[int, float] = field(default_factory=lambda: defaultdict[int, float](float))
