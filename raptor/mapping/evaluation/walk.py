@@ -133,12 +133,12 @@ class WorkWalk:
         An operand with other lines is needed whole. stride, spread, reach: as in `StepNeed`. `parts`: of each operand
         that is a concatenation, only these channels are needed.
         """
-        found: list[StepNeed] = []
+        found, slides = list[StepNeed](), (stride, spread, reach) != (1, 1, 0)
         for name in node.inputs:
             joined = parts is not None and len(self.makers[name]) > 1
             works = [w for part in parts for w in self.makers_of(name, part)] if joined else self.makers_of(name)
             for made in {w.number: w for w in works}.values():
-                by_line = made.steps == (self.image(name).rows if (stride, spread) != (1, 1) else rounds)
+                by_line = made.steps == (self.image(name).rows if slides else rounds)
                 found.append(StepNeed(made, stride, spread, reach) if by_line else StepNeed(made, 0, 1, made.steps - 1))
         return found
 
