@@ -7,14 +7,13 @@ from operator import attrgetter
 from raptor.graph.ir import Filter, Node
 from raptor.graph.layers import layer_target
 from raptor.mapping.decision import LineUnfolding
-from raptor.mapping.evaluation.added_terms import count_line_terms, count_pixel_terms
 from raptor.mapping.evaluation.cell_layout import CellLayout, PlacedCell
+from raptor.mapping.evaluation.line_products import LineProducts, count_line_terms, count_pixel_terms
 from raptor.mapping.evaluation.node_work import NodeWork
 from raptor.mapping.evaluation.walk import WorkWalk, window_steps
 from raptor.mapping.modes.integer_costs import with_accumulators
 from raptor.mapping.modes.line_streaming import Range
 from raptor.mapping.modes.line_unfolding import (
-    BandShape,
     block_shape,
     count_bands,
     count_blocks,
@@ -25,53 +24,36 @@ from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, mvmul_ns, vector_element_ns, vector_ns
 
 
-@dataclass(frozen=True, slots=True)
-class _Products:
-    """The products of a core with one range of input channels, for all lines of a sample.
-
-    products_ns: time of the MVMs. terms: number of output pixels of the core that products are added to. runs: number
-    of contiguous runs that are added. span: input pixels that are read. crossbars: for one copy of each matrix.
-    """
-
-    products_ns: float
-    terms: int
-    runs: int
-    span: Range
-    crossbars: int
-
-
 @dataclass(slots=True)
 class _LineLayer:
-    """A layer that is computed line by line. known: products, by column segment, input and output channels."""
+    """A layer that is computed line by line."""
 
     walk: WorkWalk
     node: Node
     operator: Filter
     chosen: LineUnfolding
-    bands: Mapping[BandShape, int]
     chip: Target
-    known: dict[tuple[Range, int, int], _Products | None]
 
-    def products(self, cols: Range, part: Range, width: int) -> _Products | None:
+    def products(self, cols: Range, part: Range, width: int) -> LineProducts | None:
         """Returns the products of `part` input channels for `width` output channels; None if nothing is read."""
-        key = cols, part[1] - part[0], width
-        if key not in self.known:
-            grid = self.chosen.grid
-            pixels = min(grid.pixels, pixels_per_block(part, self.walk.arch.xbar_rows))
-            self.known[key] = self.add_up(cols, pixels, width)
-        return self.known[key]
+        grid = self.chosen.grid
+        pixels = min(grid.pixels, pixels_per_block(part, self.walk.arch.xbar_rows))
+        key = self.node.output, cols, pixels, width, grid.height, grid.outputs, grid.clipped
+        known = self.walk.facts.products
+        if key not in known:
+            known[key] = self.add_up(cols, pixels, width)
+        return known[key]
 
-    def add_up(self, cols: Range, pixels: int, width: int) -> _Products | None:
+    def add_up(self, cols: Range, pixels: int, width: int) -> LineProducts | None:
         """Returns the products of blocks of `pixels` pixels."""
-        grid, window = self.chosen.grid, self.operator.window
+        grid, window, columns = self.chosen.grid, self.operator.window, self.chip.outputs_per_xbar
         blocks = count_blocks(window, cols, pixels, grid.outputs, clipped=grid.clipped)
         if not blocks:
             return None
         products_ns, crossbars, shapes = 0.0, 0, set[object]()
-        for band, count in self.bands.items():
+        for band, count in count_bands(window, grid.height, clipped=grid.clipped).items():
             for block, alike in blocks:
-                columns = len(band.outs) * len(block.outs) * width
-                side = -(-columns // self.chip.outputs_per_xbar)
+                side = -(-len(band.outs) * len(block.outs) * width // columns)
                 products_ns += alike * count * (mvmul_ns(self.chip, side) + ISSUE_NS)
                 shape = band, block_shape(window, block)
                 crossbars += 0 if shape in shapes else side
@@ -79,14 +61,15 @@ class _LineLayer:
         lines = count_line_terms(window, grid.height, clipped=grid.clipped)
         inside, met = count_pixel_terms(window, cols, pixels, grid.outputs, clipped=grid.clipped)
         span = blocks[0][0].pixels[0], blocks[-1][0].pixels[1]
-        return _Products(products_ns, lines * inside, lines * met, span, crossbars)
+        return LineProducts(products_ns, lines * inside, lines * met, span, crossbars)
 
     def add_core(self, works: Mapping[Range, NodeWork], core: int, segment: int, group: int, outs: Range) -> None:
         """Adds the work of one core of the grid, but not the sums over groups."""
         (name,), tiles = self.node.inputs, self.walk.facts.parts[self.node.output]
         cols, window = self.chosen.grid.cols[segment], self.operator.window
         given, sums = self.walk.layouts[name], with_accumulators(self.chip)
-        lines = sum(band.lines * count for band, count in self.bands.items())
+        bands = count_bands(window, self.chosen.grid.height, clipped=self.chosen.grid.clipped)
+        lines = sum(band.lines * count for band, count in bands.items())
         terms = own = 0
         # What is made last is added last: the first results are not added to anything.
         for part in sorted(self.chosen.grid.ins[group], key=lambda part: works[part].number):
@@ -130,8 +113,7 @@ def add_line_layer(walk: WorkWalk, node: Node, operator: Filter, chosen: LineUnf
     lines = stride, spread, reach + grid.height - 1
     works = walk.start_by_channels(node, image.rows, node.inputs[0], ranges, lines=lines, sums=True)
     last, by_range = max(works, key=attrgetter("number")), dict(zip(ranges, works, strict=True))
-    bands = count_bands(window, grid.height, clipped=grid.clipped)
-    layer = _LineLayer(walk, node, operator, chosen, bands, layer_target(walk.graph, node, walk.arch), {})
+    layer = _LineLayer(walk, node, operator, chosen, layer_target(walk.graph, node, walk.arch))
     cells: list[list[PlacedCell]] = [[] for _ in parts]
     numbers = [next(n for n, r in enumerate(grid.outs) if r[0] <= part[0] < r[1]) for part in parts]
     for segment, cols in enumerate(grid.cols):

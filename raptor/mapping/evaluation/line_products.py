@@ -1,10 +1,26 @@
-"""The additions of a layer by line: how many products each output pixel is the sum of."""
+"""The products of a core for a layer by line, and how many of them each output pixel is the sum of."""
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 from raptor.graph.window import Window
 from raptor.mapping.modes.line_streaming import Range
 from raptor.mapping.modes.line_unfolding import cut_bands, cut_line_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class LineProducts:
+    """The products of a core with one range of input channels, for all lines of a sample.
+
+    products_ns: time of the MVMs. terms: number of output pixels of the core that products are added to. runs: number
+    of contiguous runs that are added. span: input pixels that are read. crossbars: for one copy of each matrix.
+    """
+
+    products_ns: float
+    terms: int
+    runs: int
+    span: Range
+    crossbars: int
 
 
 @lru_cache(maxsize=1024)
