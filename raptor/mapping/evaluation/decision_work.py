@@ -15,7 +15,7 @@ from raptor.mapping.evaluation.graph_facts import GraphFacts
 from raptor.mapping.evaluation.line_layer_work import add_line_layer
 from raptor.mapping.evaluation.line_work import add_line_node
 from raptor.mapping.evaluation.move_work import add_line_move, add_stacked_rows, materialise, moves_by_line, stacks_rows
-from raptor.mapping.evaluation.node_work import NodeWork, StepNeed
+from raptor.mapping.evaluation.node_work import NodeWork
 from raptor.mapping.evaluation.product_work import add_product
 from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.evaluation.whole_layer_work import add_whole_layer
@@ -119,38 +119,34 @@ def _add_constants(walk: WorkWalk) -> None:
     """Adds what brings the constants of each core there: loads, or one product of free crossbars if that is faster.
 
     Where the port of global memory would bind, more cores make theirs, as `choose_constants` of the refinement decides.
-    It needs no input, so a core begins a sample with it.
     """
     arch, makes = walk.arch, walk.flow is not None and walk.flow.makes_constants
-    made, spare = NodeWork("constants"), dict[int, dict[object, int]]()
+    spare: dict[int, dict[object, int]] = {}
     for core, constants in walk.constants.items():
         sizes, free = {key: size for key, (size, _) in constants.items()}, arch.xbars_per_core - walk.crossbars[core]
         produced = choose_produced(sizes, free, arch) if makes else set[object]()
         if makes and not produced and (fitting := fit_constants(sizes, free, arch)):
             spare[core] = {key: sizes[key] for key in sizes if key in fitting}
         else:
-            _add_constants_of(walk, made, core, produced)
+            _add_constants_of(walk, core, produced)
     busy_ns = Counter[int]()
-    for work in (made, *walk.works):
+    for work in walk.works:
         busy_ns.update(work.core_ns(arch))
-    port_ns = sum(memory.port_ns for work in (made, *walk.works) for memory in work.memory.values())
+    port_ns = sum(memory.port_ns for work in walk.works for memory in work.memory.values())
     port_ns += sum(loads_at_port_ns(sizes.values(), arch) for sizes in spare.values())
     relieved = {*relieve_port(spare, busy_ns, port_ns, arch)}
     for core, sizes in spare.items():
-        _add_constants_of(walk, made, core, {*sizes} if core in relieved else set())
-    for reader in {reader.number: reader for reader in walk.constant_readers.values()}.values():
-        reader.needs.append(StepNeed(made, 0, 1, 0, local=True))
-    walk.works.insert(0, made)
+        _add_constants_of(walk, core, {*sizes} if core in relieved else set())
 
 
-def _add_constants_of(walk: WorkWalk, made: NodeWork, core: int, produced: Collection[object]) -> None:
+def _add_constants_of(walk: WorkWalk, core: int, produced: Collection[object]) -> None:
     """Adds the loads of the constants of a core, and the product and the copies of those that it produces."""
-    arch, constants = walk.arch, walk.constants[core]
+    arch, work, constants = walk.arch, walk.constant_readers[core], walk.constants[core]
     if produced:
-        made.load(arch, core, 1)
-        made.compute_ns[core] += product_ns([constants[key][0] for key in produced], arch) + ISSUE_NS
+        work.load(arch, core, 1)
+        work.compute_ns[core] += product_ns([constants[key][0] for key in produced], arch) + ISSUE_NS
     for key, (size, pixels) in constants.items():
         if key in produced:
-            made.copy(arch, core, size, sum(pixels))
+            work.copy(arch, core, size, sum(pixels))
         else:
-            made.load(arch, core, size)
+            work.load(arch, core, size)

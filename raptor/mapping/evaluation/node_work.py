@@ -80,11 +80,10 @@ class NodeWork:
 class StepNeed:
     """Need of an operand: step y of a node needs the first `y * stride // spread + reach + 1` steps of its work.
 
-    If the operand has fewer steps, it needs all. `local`: only on cores that do a part of the work themselves.
+    If the operand has fewer steps, it needs all.
     """
 
     work: NodeWork
     stride: int
     spread: int
     reach: int
-    local: bool = False

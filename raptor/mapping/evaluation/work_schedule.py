@@ -115,17 +115,14 @@ def _dependences(steps: _Round, sources: _Sources) -> Iterator[Ints]:
     inside = [*steps.chains, *((k, steps.begin[to]) for k, (_, to) in enumerate(steps.messages))]
     yield _pairs(base, base, inside)
     receivers = {core for _, core in steps.messages}
-    known = {core for need, source in sources if not need.local for core in source.end}
+    known = {core for _, source in sources for core in source.end}
     last_line = np.minimum((rounds + 1) * total // steps.count, total) - 1
     for need, source in sources:
         lines = source.work.steps
         read = np.minimum(last_line * need.stride // need.spread + need.reach, lines - 1)
         before = source.first + read * source.count // lines * source.size
-        asking = [(core, k) for k, (core, _) in enumerate(steps.messages) if core in source.end]
-        asking += ((c, k) for c, k in steps.begin.items() if c in source.end)
-        if not need.local:
-            asking += ((core, k) for k, (core, _) in enumerate(steps.messages) if core not in known)
-            asking += ((c, k) for c, k in steps.begin.items() if c not in source.end and c not in receivers)
+        asking = [(core, k) for k, (core, _) in enumerate(steps.messages) if core in source.end or core not in known]
+        asking += ((c, k) for c, k in steps.begin.items() if c in source.end or c not in receivers)
         yield _pairs(before, base, [(source.made_on(core), k) for core, k in asking])
 
 
