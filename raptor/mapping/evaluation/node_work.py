@@ -9,9 +9,10 @@ from raptor.target.timing import ISSUE_NS, copy_ns, global_port_ns, load_ns, typ
 
 @dataclass(slots=True)
 class MessageSum:
-    """Messages between two cores, added up: their number, and times in ns as in `raptor.target.timing.MessageTimes`."""
+    """Messages between two cores, added up: number, bytes, times in ns as in `raptor.target.timing.MessageTimes`."""
 
     count: float = 0.0
+    size: float = 0.0
     sender_ns: float = 0.0
     wire_ns: float = 0.0
     receiver_ns: float = 0.0
@@ -19,8 +20,9 @@ class MessageSum:
 
 @dataclass(slots=True)
 class MemorySum:
-    """Loads and stores of a core, added up: ns at the port of global memory, and the rest of their time."""
+    """Loads and stores of a core, added up: bytes, ns at the port of global memory, and the rest of their time."""
 
+    size: float = 0.0
     port_ns: float = 0.0
     rest_ns: float = 0.0
 
@@ -48,6 +50,7 @@ class NodeWork:
         """Adds loads or stores of a core. `arch`: with the element type."""
         port_ns = global_port_ns(arch, elements)
         found = self.memory.setdefault(core, MemorySum())
+        found.size += times * elements * arch.element_bytes
         found.port_ns += times * port_ns
         found.rest_ns += times * (load_ns(arch, elements) + ISSUE_NS - port_ns)
 
@@ -60,6 +63,7 @@ class NodeWork:
         sender_ns, wire_ns, receiver_ns = typical_message_times(arch, elements)
         found = self.messages.setdefault((source, to), MessageSum())
         found.count += times
+        found.size += times * elements * arch.element_bytes
         found.sender_ns += times * (sender_ns + ISSUE_NS)
         found.wire_ns += times * wire_ns
         found.receiver_ns += times * (receiver_ns + ISSUE_NS)

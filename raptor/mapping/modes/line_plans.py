@@ -132,16 +132,6 @@ def enumerate_plans(
                         yield LayerPlan(grid, xbars, core_ns, products_ns)
 
 
-def grid_ns(operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, grid: LineGrid) -> float:
-    """Returns the work in ns of the busiest core of a grid for a sample, as in `LayerPlan.core_ns`."""
-    outs = output_ranges(operator, parts, arch)
-    chosen = tuple(tuple(o for o in outs if a <= o[0] < b) for a, b in grid.outs)
-    extra = _after_ns(after, operator.window, grid.cols, chosen, len(grid.ins))
-    blocks, widest = _busiest(operator.window, parts, arch, grid), _widest(grid.cols)
-    costs = _costs(operator, arch, grid, extra)
-    return max(cost.core_ns(blocks, group, widest, len(grid.ins)) for cost, group in costs)
-
-
 def _saves_products(operator: Filter, parts: ChannelRanges, arch: Target, grid: LineGrid) -> bool:
     """True if a clipped grid takes much less time for products than the same grid without clipping."""
     plain = replace(grid, clipped=False)
