@@ -8,7 +8,7 @@ from raptor.graph.ir import Filter, Node
 from raptor.graph.layers import layer_target
 from raptor.mapping.decision import LineUnfolding
 from raptor.mapping.evaluation.cell_layout import CellLayout, PlacedCell
-from raptor.mapping.evaluation.line_products import LineProducts, count_line_terms, count_pixel_terms
+from raptor.mapping.evaluation.line_products import LineProducts
 from raptor.mapping.evaluation.node_work import NodeWork
 from raptor.mapping.evaluation.walk import WorkWalk, window_steps
 from raptor.mapping.modes.integer_costs import with_accumulators
@@ -50,18 +50,19 @@ class _LineLayer:
         blocks = count_blocks(window, cols, pixels, grid.outputs, clipped=grid.clipped)
         if not blocks:
             return None
-        products_ns, crossbars, shapes = 0.0, 0, set[object]()
+        products_ns, crossbars, shapes, terms, runs = 0.0, 0, set[object](), 0, 0
         for band, count in count_bands(window, grid.height, clipped=grid.clipped).items():
             for block, alike in blocks:
                 side = -(-len(band.outs) * len(block.outs) * width // columns)
                 products_ns += alike * count * (mvmul_ns(self.chip, side) + ISSUE_NS)
+                inside = sum(cols[0] <= out < cols[1] for out in block.outs)
+                terms += alike * count * len(band.outs) * inside
+                runs += alike * count * len(band.outs) * (inside > 0)
                 shape = band, block_shape(window, block)
                 crossbars += 0 if shape in shapes else side
                 shapes.add(shape)
-        lines = count_line_terms(window, grid.height, clipped=grid.clipped)
-        inside, met = count_pixel_terms(window, cols, pixels, grid.outputs, clipped=grid.clipped)
         span = blocks[0][0].pixels[0], blocks[-1][0].pixels[1]
-        return LineProducts(products_ns, lines * inside, lines * met, span, crossbars)
+        return LineProducts(products_ns, terms, runs, span, crossbars)
 
     def add_core(self, works: Mapping[Range, NodeWork], core: int, segment: int, group: int, outs: Range) -> None:
         """Adds the work of one core of the grid, but not the sums over groups."""
