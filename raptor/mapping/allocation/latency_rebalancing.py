@@ -1,7 +1,7 @@
 """Rebalances cores between streamed layers by a line-level estimate of the latency (local search).
 
-A line is ready when its core is free and the lines it reads are ready. So the delay of each layer after the layer before
-it, in lines, counts, and the layer is found where one more core reduces the latency most.
+A line is ready when its core is free and the lines it reads are ready. So the delay of each layer, in lines, counts,
+and the layer is found where one more core reduces the latency most.
 """
 
 import math

@@ -135,8 +135,8 @@ class WorkWalk:
         """
         found, slides = list[StepNeed](), (stride, spread, reach) != (1, 1, 0)
         for name in node.inputs:
-            joined = parts is not None and len(self.makers[name]) > 1
-            works = [w for part in parts for w in self.makers_of(name, part)] if joined else self.makers_of(name)
+            ranges = [None] if parts is None or len(self.makers.get(name, ())) == 1 else parts
+            works = (work for part in ranges for work in self.makers_of(name, part))
             for made in {w.number: w for w in works}.values():
                 by_line = made.steps == (self.image(name).rows if slides else rounds)
                 found.append(StepNeed(made, stride, spread, reach) if by_line else StepNeed(made, 0, 1, made.steps - 1))

@@ -28,7 +28,7 @@ def test_evaluated_traffic_is_what_cores_exchange(name: str):
     found = passes(models.build(name, seed=0, **MODELS[name]), mapping="rows", **CHIP)
     flow = line_flow(found.decision)
     arch = replace(found.arch, network=replace(found.arch.network, flit_bytes=1))
-    evaluated = sum_core_traffic(find_line_work(found.chosen, (found.decision.layers, flow), arch), arch)
+    evaluated = sum_core_traffic(find_line_work(found.chosen, ({**found.decision.layers}, flow), arch), arch)
     counted = np.zeros_like(evaluated)
     sent = list_messages(found.partition, arch)
     np.add.at(counted, (sent[:, 0], sent[:, 1]), sent[:, 2])
