@@ -8,8 +8,9 @@ import pytest
 import models
 import raptor
 from benchmarks.programs.slow_models import build_model
-from raptor.compiler.pipeline import MappedGraph, complete, prepare_graph, rewrite_and_map, run_lowering
-from raptor.compiler.program_cost import simulate_objective
+from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
+from raptor.backends.pimsim.program_cost import simulate_objective
+from raptor.compiler.pipeline import MappedGraph, complete, generate_code, prepare_graph, rewrite_and_map, run_lowering
 from raptor.frontend import load
 from raptor.mapping.decision import Decision
 from raptor.mapping.decision_search import search_rows
@@ -43,7 +44,7 @@ def simulated(mapped: MappedGraph, decision: Decision, chip: Target) -> ProgramC
     chosen = replace(decision, layers=layers, pace=mapped.decision.pace)
     done = complete(replace(mapped, decision=chosen, first=None), chip, aim=BALANCED_OBJECTIVE)
     lowered = run_lowering(done.mapped, chip, known=done.known)
-    return simulate_objective("throughput", lowered.program, lowered.streams, chip)
+    return simulate_objective("throughput", lowered.program, generate_code(lowered, PIMSIM_BACKEND), chip)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])

@@ -8,8 +8,9 @@ from onnx import ModelProto, NodeProto
 
 import models
 import raptor
-from raptor.compiler.pipeline import complete, prepare_graph, rewrite_and_map, run_lowering
-from raptor.compiler.program_cost import simulate_objective
+from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
+from raptor.backends.pimsim.program_cost import simulate_objective
+from raptor.compiler.pipeline import complete, generate_code, prepare_graph, rewrite_and_map, run_lowering
 from raptor.frontend import load
 from raptor.mapping.evaluation.decision_work import decision_work
 from raptor.mapping.evaluation.evaluate import evaluate
@@ -48,7 +49,7 @@ def model_times(model: ModelProto, knobs: object = DEFAULT_KNOBS) -> tuple[float
     found = evaluate(mapped.graph, mapped.decision, CHIP)
     done = complete(mapped, CHIP, aim=BALANCED_OBJECTIVE)
     lowered = run_lowering(done.mapped, CHIP, known=done.known)
-    cost = simulate_objective("throughput", lowered.program, lowered.streams, CHIP)
+    cost = simulate_objective("throughput", lowered.program, generate_code(lowered, PIMSIM_BACKEND), CHIP)
     return found.latency_ns, found.interval_ns, cost.latency_ns, cost.interval_ns
 
 
