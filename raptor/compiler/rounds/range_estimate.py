@@ -1,4 +1,4 @@
-"""Estimates ranges of units as rounds, by the mapping that would compile them and its cost model."""
+"""Estimates ranges of units as rounds: each is mapped as it would be compiled, and the decision is evaluated."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
