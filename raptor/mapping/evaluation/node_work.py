@@ -20,9 +20,10 @@ class MessageSum:
 
 @dataclass(slots=True)
 class MemorySum:
-    """Loads and stores of a core, added up: bytes, ns at the port of global memory, and the rest of their time."""
+    """Loads and stores of a core, added up: bytes of both, ns at the port of global memory, rest of their time."""
 
-    size: float = 0.0
+    loaded: float = 0.0
+    stored: float = 0.0
     port_ns: float = 0.0
     rest_ns: float = 0.0
 
@@ -47,12 +48,19 @@ class NodeWork:
     memory: dict[int, MemorySum] = field(default_factory=dict[int, MemorySum])
 
     def load(self, arch: Target, core: int, elements: int, times: float = 1.0) -> None:
-        """Adds loads or stores of a core. `arch`: with the element type."""
+        """Adds loads of a core. `arch`: with the element type."""
+        self._add_memory(arch, core, elements, times).loaded += times * elements * arch.element_bytes
+
+    def store(self, arch: Target, core: int, elements: int, times: float = 1.0) -> None:
+        """Adds stores of a core. `arch`: with the element type."""
+        self._add_memory(arch, core, elements, times).stored += times * elements * arch.element_bytes
+
+    def _add_memory(self, arch: Target, core: int, elements: int, times: float) -> MemorySum:
         port_ns = global_port_ns(arch, elements)
         found = self.memory.setdefault(core, MemorySum())
-        found.size += times * elements * arch.element_bytes
         found.port_ns += times * port_ns
         found.rest_ns += times * (load_ns(arch, elements) + ISSUE_NS - port_ns)
+        return found
 
     def copy(self, arch: Target, core: int, elements: int, times: float = 1.0) -> None:
         """Adds copies inside the memory of a core."""

@@ -91,4 +91,4 @@ def store_output(walk: WorkWalk, name: str) -> None:
     for part, cell, alike in iterate_tiles(layout):
         core = max(cell.core, 0)
         work = next((work for work in reversed(made) if core in work.compute_ns), made[-1])
-        work.load(walk.chip(name), core, layout.elements(part, cell), alike)
+        work.store(walk.chip(name), core, layout.elements(part, cell), alike)

@@ -215,14 +215,13 @@ class ChipPipeline:
     def _estimated(self, part: Graph, found: LineDecision) -> StageEstimate:
         """Estimates a stage. Its cores are also busy with the flits that they exchange over links.
 
-        The global memory is on the first chip, so constants cross links as well. Each element of an output crosses the
-        link after the stage once, because the number of its readers is not known.
+        The global memory is on the first chip, which reads the inputs of the model: what other stages load, constants
+        too, crosses links. Outputs count once, because the number of their readers is not known.
         """
         works = find_line_work(part, found, self.one_chip)
-        moved = sum_memory_traffic(works, self.arch, {*part.inputs}.difference(self._fed(part)))
-        sent = sum(tensor_flits(part, name, self.arch) for name in part.outputs)
+        moved, loaded = sum_memory_traffic(works, self.arch, loads=bool(self._fed(part)))
         interval_ns = self._with_links_ns(WorkBounds.from_work(works, self.one_chip), moved)
-        return StageEstimate(interval_ns, max(0, int(moved.total()) - sent), max(moved.values(), default=0.0))
+        return StageEstimate(interval_ns, int(loaded), max(moved.values(), default=0.0))
 
     def least_ns(self, first: int, last: int) -> float:
         """Returns a lower bound of the interval of units `first` to `last` on one chip: their work, spread evenly."""

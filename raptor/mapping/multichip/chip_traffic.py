@@ -1,7 +1,7 @@
 """The traffic of a decision between cores and over the links between chips, from its evaluated work."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +21,14 @@ def sum_core_traffic(works: Sequence[NodeWork], arch: Target) -> Floats:
     return found / arch.network.flit_bytes
 
 
-def sum_memory_traffic(works: Sequence[NodeWork], arch: Target, without: Collection[str]) -> Counter[int]:
-    """Returns the flits of a sample that each core loads and stores, without the loads of the tensors `without`."""
-    found = Counter[int]()
+def sum_memory_traffic(works: Sequence[NodeWork], arch: Target, *, loads: bool) -> tuple[Counter[int], float]:
+    """Returns the flits of a sample that each core stores, and with `loads` loads, too; and those of all loads."""
+    found, loaded = Counter[int](), 0.0
     for work in works:
-        if work.name not in without:
-            found.update({core: moved.size / arch.network.flit_bytes for core, moved in work.memory.items()})
-    return found
+        for core, moved in work.memory.items():
+            found[core] += (moved.stored + loads * moved.loaded) / arch.network.flit_bytes
+            loaded += loads * moved.loaded / arch.network.flit_bytes
+    return found, loaded
 
 
 def link_flits(traffic: Floats, arch: Target) -> list[float]:
