@@ -26,7 +26,7 @@ def sum_memory_traffic(works: Sequence[NodeWork], arch: Target, *, loads: bool) 
     found, loaded = Counter[int](), 0.0
     for work in works:
         for core, moved in work.memory.items():
-            found[core] += (moved.stored + loads * moved.loaded) / arch.network.flit_bytes
+            found.update({core: (moved.stored + loads * moved.loaded) / arch.network.flit_bytes})
             loaded += loads * moved.loaded / arch.network.flit_bytes
     return found, loaded
 
