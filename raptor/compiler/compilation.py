@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raptor import frontend, pim
-from raptor.backends.machine_backend import MachineBackend, ProgramParts, find_backend, refuse_options
-from raptor.backends.pimsim import VECTOR_OPCODE, InstructionStreams, operator_flow
+from raptor.codegen.machine_backend import MachineBackend, ProgramParts, find_backend, refuse_options
+from raptor.codegen.pimsim import VECTOR_OPCODE, InstructionStreams, operator_flow
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.common.files import file_access
 from raptor.common.option_spelling import spell_option

@@ -59,6 +59,11 @@ class ProgramArtifacts:
     onnx_bytes: bytes
 
     @property
+    def has_streams(self) -> bool:
+        """True if the machine is pimsim-nn, whose programs are instruction streams."""
+        return self.backend == files.PIMSIM
+
+    @property
     def arch(self) -> Target:
         """The chip as `arch.json` has it."""
         return self.machine.target
@@ -110,7 +115,7 @@ def _write_program(artifacts: ProgramArtifacts, folder: Path, form: _Form) -> di
         options=dict(artifacts.options),
         streams=_stream_formats(artifacts, form),
         weights=form.files.weights,
-        backend=None if artifacts.backend == files.PIMSIM else artifacts.backend,
+        backend=None if artifacts.has_streams else artifacts.backend,
         integers=artifacts.integers,
         files=entries,
     )
@@ -311,7 +316,7 @@ def _write_file(folder: Path, content: Content) -> tuple[str, files.FileEntry]:
 
 def _stream_formats(artifacts: ProgramArtifacts, form: _Form) -> tuple[Literal["json", "pim"], ...]:
     """Returns the formats of the streams; a machine other than pimsim-nn has none."""
-    if artifacts.backend != files.PIMSIM:
+    if not artifacts.has_streams:
         return ()
     return ("json", "pim") if form.files.streams == "both" else (form.files.streams,)
 

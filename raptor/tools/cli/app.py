@@ -20,6 +20,7 @@ import raptor.tools.cli.inspect
 import raptor.tools.cli.quantize
 import raptor.tools.cli.report
 import raptor.tools.cli.run
+import raptor.tools.mcp.command
 import raptor.tools.trim.trim_command
 import validator.check_cli
 import validator.cli
@@ -163,7 +164,7 @@ def compile_command(model: ModelArgument, options: CompileKeywords, output: Outp
     Example: raptor compile lenet5.onnx --xbar 128 --cores 20
     """
     import raptor
-    from raptor.backends.machine_backend import find_backend, refuse_options
+    from raptor.codegen.machine_backend import find_backend, refuse_options
     from raptor.common.files import file_access
     from raptor.common.process.forked_task import BackgroundChecks
     from raptor.common.process.thread_pool import CheckedThreadPool
@@ -258,6 +259,7 @@ app.command("report")(raptor.tools.cli.report.report_command)
 app.command("compare")(raptor.tools.cli.report.compare_command)
 app.command("inspect")(raptor.tools.cli.inspect.inspect_command)
 app.command("explain")(raptor.tools.cli.explain.explain_command)
+app.command("mcp")(raptor.tools.mcp.command.mcp_command)
 app.add_typer(raptor.tools.cli.arch.app, name="arch")
 app.add_typer(raptor.tools.cli.explore.app, name="explore")
 
