@@ -1,4 +1,4 @@
-"""Estimates of what cores send each other: programs send that, and chips begin where least of it crosses."""
+"""Evaluated traffic between cores: programs send it, and chips begin where least of it crosses."""
 
 from dataclasses import replace
 from itertools import combinations_with_replacement, pairwise
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import models
-from raptor.mapping.multichip.chip_numbering import find_chip_begins
-from raptor.mapping.multichip.traffic_estimate import estimate_traffic
+from raptor.mapping.multichip.chip_numbering import find_chip_begins, find_line_work
+from raptor.mapping.multichip.chip_traffic import sum_core_traffic
 from raptor.spatial.mesh_placement import list_messages
 from tests.pipeline import line_flow, passes
 
@@ -23,17 +23,17 @@ CHIP = {"xbar": 64, "xbars_per_core": 48, "cores": 36}
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_estimate_is_what_cores_exchange(name: str):
+def test_evaluated_traffic_is_what_cores_exchange(name: str):
     """For each number of cores: what those below it exchange with the others."""
     found = passes(models.build(name, seed=0, **MODELS[name]), mapping="rows", **CHIP)
     flow = line_flow(found.decision)
     arch = replace(found.arch, network=replace(found.arch.network, flit_bytes=1))
-    estimated = estimate_traffic(found.chosen, found.decision.layers, flow, arch)[:-1, :-1]
-    counted = np.zeros_like(estimated)
+    evaluated = sum_core_traffic(find_line_work(found.chosen, ({**found.decision.layers}, flow), arch), arch)
+    counted = np.zeros_like(evaluated)
     sent = list_messages(found.partition, arch)
     np.add.at(counted, (sent[:, 0], sent[:, 1]), sent[:, 2])
     for begin in range(4, 36, 4):
-        wanted, got = ((of[:begin, begin:] + of[begin:, :begin].T).sum() for of in (counted, estimated))
+        wanted, got = ((of[:begin, begin:] + of[begin:, :begin].T).sum() for of in (counted, evaluated))
         assert got == pytest.approx(wanted, rel=0.2, abs=2000), begin
 
 
