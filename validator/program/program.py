@@ -24,6 +24,7 @@ from raptor.target.isa import Records
 
 if TYPE_CHECKING:
     from validator.crossbar.programmed_chip import ProgrammedChip
+    from validator.crossbar.repaired_cells import CellRepair
 
 Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -99,7 +100,8 @@ class LoadedProgram:
     `resident`: None for a program that forgets everything between two samples.
 
     `products`: computes every `mvmul`; None for the engine itself. `crossbars`: a model of non-ideal cells and
-    converters, for integer programs; None for exact products. `trim`: None unless it is trimmable.
+    converters, for integer programs; None for exact products. `trim`: None unless it is trimmable. `repair`: the
+    cells of the chip that it is repaired for; None for chips without defects.
     """
 
     folder: Path
@@ -114,6 +116,7 @@ class LoadedProgram:
     crossbars: "ProgrammedChip | None" = None
     resident: ResidentMemory | None = None
     trim: TrimTable | None = None
+    repair: "CellRepair | None" = None
 
     @property
     def states(self) -> tuple[ResidentState, ...]:
