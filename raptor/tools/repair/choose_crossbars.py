@@ -9,9 +9,9 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 from raptor.target.chip_file import Chip
 from raptor.tools.repair.closest_values import Bytes, ClosestValues, Ints
-from raptor.tools.repair.repair_matrix import RepairedMatrix, RepairMethod, repair_matrix
+from raptor.tools.repair.repair_matrix import RepairedMatrix, RepairMethod, estimate_error, repair_matrix
 
-_MOST_TRIALS = 256
+_MOST_TRIALS = 64
 """Most pairs of a matrix and a crossbar that are tried in a core, unless it has more matrices than that."""
 _TRIED_COLUMNS = 4
 """Columns with the largest errors that are tried with a spare one."""
@@ -51,10 +51,30 @@ def place_parts(core: int, parts: Sequence[CrossbarPart], chip: Chip, method: Re
         )
     if not method.crossbars:
         return [_place(core, part, crossbar, chip, method) for part, crossbar in zip(parts, working, strict=False)]
-    tried = working[: max(len(parts), _MOST_TRIALS // len(parts))] if parts else []
-    found = [[_place(core, part, crossbar, chip, method) for crossbar in tried] for part in parts]
-    costs = np.array([[placed.repaired.errors.sum() for placed in row] for row in found]).reshape(len(parts), -1)
-    return [row[k] for row, k in zip(found, assign_rows(costs), strict=True)]
+    tried = working[: max(len(parts), _MOST_TRIALS // len(parts))]
+    chosen = assign_rows(_try_crossbars(core, parts, tried, chip))
+    return [_place(core, part, tried[k], chip, method) for part, k in zip(parts, chosen, strict=True)]
+
+
+def _try_crossbars(core: int, parts: Sequence[CrossbarPart], tried: Sequence[int], chip: Chip) -> Floats:
+    """Returns the error of each part in each crossbar, [parts, crossbars], without spare columns."""
+    costs = np.zeros((len(parts), len(tried)))
+    for k, crossbar in enumerate(tried):
+        codes: dict[ClosestValues, Ints] = {}
+        for i, part in enumerate(parts):
+            if part.tables not in codes:
+                codes[part.tables] = _read_codes(core, crossbar, part.tables, chip)
+            rows, cols = part.matrix.shape
+            costs[i, k] = estimate_error(part.matrix, codes[part.tables][:rows, :cols], part.tables)
+    return costs
+
+
+def _read_codes(core: int, crossbar: int, tables: ClosestValues, chip: Chip) -> Ints:
+    """Returns the sets of stuck cells of a crossbar, [rows, columns of weights]."""
+    layout = tables.layout
+    width = chip.size.columns // layout.slices
+    states = np.stack([chip.read_states(core, crossbar, array) for array in range(layout.arrays)])
+    return tables.make_codes(states[:, :, : width * layout.slices].reshape(layout.arrays, -1, width, layout.slices))
 
 
 def _place(core: int, part: CrossbarPart, crossbar: int, chip: Chip, method: RepairMethod) -> PlacedPart:

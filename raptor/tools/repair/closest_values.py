@@ -30,8 +30,8 @@ class ClosestValues:
         low, high = layout.limits
         self.layout = layout
         self.most = max(abs(low), abs(high))
-        self._index: dict[int, int] = {}
-        self._values: list[Ints] = []
+        self._codes: list[int] = []
+        self._values = np.zeros((0, 2 * self.most + 1), np.int32)
         self._digits: list[Ints] = []
 
     def make_codes(self, states: Bytes) -> Ints:
@@ -42,25 +42,42 @@ class ClosestValues:
             found = found * _STATES + kinds[array, :, :, k]
         return found
 
-    def find(self, codes: Ints, wishes: Ints) -> tuple[Ints, Ints]:
-        """Returns the nearest weights [n], and their digits [n, slices], for sets of stuck cells and wishes [n]."""
-        every, place = np.unique(codes, return_inverse=True)
-        rows = np.array([self._row(int(code)) for code in every], np.int64)[place]
-        wished = np.clip(wishes, -self.most, self.most) + self.most
-        values, digits = np.zeros(len(codes), np.int64), np.zeros((len(codes), self.layout.slices), np.int64)
+    def find_values(self, codes: Ints, wishes: Ints) -> Ints:
+        """Returns the nearest weights [n] for sets of stuck cells [n] and wishes [n]."""
+        rows = self._rows(codes)  # the tables may grow
+        return self._values[rows, self._places(wishes)].astype(np.int64)
+
+    def find_digits(self, codes: Ints, wishes: Ints) -> Ints:
+        """Returns the digits [n, slices] of the nearest weights."""
+        rows, places = self._rows(codes), self._places(wishes)
+        digits = np.zeros((len(codes), self.layout.slices), np.int64)
         for row in np.unique(rows):
             at = np.flatnonzero(rows == row)
-            values[at], digits[at] = self._values[row][wished[at]], self._digits[row][wished[at]]
-        return values, digits
+            digits[at] = self._digits[row][places[at]]
+        return digits
 
-    def _row(self, code: int) -> int:
-        if code not in self._index:
-            self._index[code] = len(self._values)
-            sums, digits = list_sums(self.layout, split_code(self.layout, code))
-            best = nearest(sums, np.arange(-self.most, self.most + 1))
-            self._values.append(sums[best])
-            self._digits.append(digits[best])
-        return self._index[code]
+    def _places(self, wishes: Ints) -> Ints:
+        return np.clip(wishes, -self.most, self.most) + self.most
+
+    def _rows(self, codes: Ints) -> Ints:
+        """Returns the row of each set of stuck cells in the tables, which grow as sets are met."""
+        known = np.array(self._codes, np.int64)
+        order = np.argsort(known)
+        places = np.searchsorted(known, codes, sorter=order)
+        rows = order[np.minimum(places, len(known) - 1)] if len(known) else np.zeros(len(codes), np.int64)
+        missing = np.unique(codes if not len(known) else codes[known[rows] != codes])
+        if not len(missing):
+            return rows
+        tables = [self._make_table(int(code)) for code in missing]
+        self._codes += missing.tolist()
+        self._values = np.vstack([self._values, *(values for values, _ in tables)])
+        self._digits += [digits for _, digits in tables]
+        return self._rows(codes)
+
+    def _make_table(self, code: int) -> tuple[npt.NDArray[np.int32], Ints]:
+        sums, digits = list_sums(self.layout, split_code(self.layout, code))
+        best = nearest(sums, np.arange(-self.most, self.most + 1))
+        return sums[best].astype(np.int32)[None], digits[best]
 
 
 def split_code(layout: CellLayout, code: int) -> tuple[tuple[int, ...], ...]:

@@ -51,18 +51,15 @@ def repair_matrix(matrix: Ints, states: Bytes, tables: ClosestValues, method: Re
     if not method.compensate:
         levels = digits_to_levels(layout, _clipped_digits(tables, matrix, states), states)
         return _made(matrix, layout.decode(levels), levels, signs)
-    values, digits = tables.find(codes[rows, cols], wished)
-    if method.signs and len(rows):
-        negated, other = tables.find(codes[rows, cols], -wished)
-        signs = _choose_signs(matrix, cols, (values - wished) ** 2, (negated + wished) ** 2, layout.limits)
-        flipped = signs[cols] < 0
-        values, digits = np.where(flipped, -negated, values), np.where(flipped[:, None], other, digits)
+    if method.signs:
+        signs = np.where(_find_errors(matrix, codes, tables)[1] > 0, -1, 1)
+    wished = wished * signs[cols]
     weights = matrix.copy()
-    weights[rows, cols] = values
+    weights[rows, cols] = tables.find_values(codes[rows, cols], wished) * signs[cols]
     if method.sums and len(rows):
         _keep_sums(matrix, weights, codes == 0, signs, layout.limits)
     every = free_digits(layout, weights * signs)
-    every[rows, cols] = digits
+    every[rows, cols] = tables.find_digits(codes[rows, cols], wished)
     return _made(matrix, weights, digits_to_levels(layout, every, states), signs)
 
 
@@ -81,11 +78,26 @@ def _clipped_digits(tables: ClosestValues, matrix: Ints, states: Bytes) -> Ints:
     return plus - np.where(states[1] == 0, np.maximum(-digits, 0), fixed[1])
 
 
-def _choose_signs(matrix: Ints, cols: Ints, plain: Ints, negated: Ints, limits: tuple[int, int]) -> Ints:
-    """Returns -1 for each column that is nearer if it is stored negated, and whose weights can be negated."""
-    costs = [np.bincount(cols, each, matrix.shape[1]) for each in (plain, negated)]
-    can = (-matrix.max(axis=0) >= limits[0]) & (-matrix.min(axis=0) <= limits[1])
-    return np.where(can & (costs[1] < costs[0]), -1, 1)
+def estimate_error(matrix: Ints, codes: Ints, tables: ClosestValues) -> float:
+    """Returns the sum of squared errors [rows, cols] with the best signs of columns, before sums are kept.
+
+    `codes` [rows, cols]: sets of stuck cells.
+    """
+    plain, gained = _find_errors(matrix, codes, tables)
+    return float((plain - gained).sum())
+
+
+def _find_errors(matrix: Ints, codes: Ints, tables: ClosestValues) -> tuple[Floats, Floats]:
+    """Returns squared errors of columns [cols] as they are, and how much smaller they are if stored negated, if so."""
+    rows, cols = np.nonzero(codes)
+    stuck, wished = codes[rows, cols], matrix[rows, cols]
+    plain, negated = (
+        np.bincount(cols, (tables.find_values(stuck, side * wished) - side * wished) ** 2.0, matrix.shape[1])
+        for side in (1, -1)
+    )
+    low, high = tables.layout.limits
+    can = (-matrix.max(axis=0) >= low) & (-matrix.min(axis=0) <= high)
+    return plain, np.where(can, np.maximum(plain - negated, 0.0), 0.0)
 
 
 def _keep_sums(
