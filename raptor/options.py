@@ -134,6 +134,15 @@ class ChipOptions:
         completion="presets",
         is_file=True,
     )
+    chip: Path | None = _option(
+        parse_path,
+        "Chip file: use nothing that is dead on this chip.",
+        metavar="FILE",
+        example="die.json",
+        is_file=True,
+        studied=False,
+        not_with=("rounds", "whose programs would need cores of their own"),
+    )
     fields: Mapping[str, Any] = _option(
         parse_values_by_name,
         "Field of the architecture: rob_size=4, matrix_config.adc_count=16.",
@@ -383,6 +392,7 @@ class ChipKeywords(CoreKeywords, WidthKeywords, total=False):
 
     chips: int | None
     link: str | None
+    chip: str | Path | None
 
 
 class InputKeywords(TypedDict, total=False):

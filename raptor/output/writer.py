@@ -24,12 +24,13 @@ from raptor.common.option_spelling import spell_option
 from raptor.common.options.option_values import StreamFormat, WeightFormat
 from raptor.common.process.thread_pool import CheckedThreadPool
 from raptor.mapping.mapping_file import MappingFile
-from raptor.output import files, round_files
+from raptor.output import files, repair_files, round_files
 from raptor.output.compile_report import CompileReport
 from raptor.output.crossbar_matrices import CrossbarMatrices
 from raptor.output.file_contents import ResidentValues
 from raptor.target import arch, encoding, isa
 from raptor.target.arch import Target, arch_json
+from raptor.target.chip_file import chip_to_json
 from raptor.target.device_file import DeviceFile
 
 ConstantArray = npt.NDArray[np.float32 | np.int32 | np.uint8]
@@ -340,6 +341,8 @@ def _contents(
     yield files.MAPPING, [artifacts.mapping.to_json()]
     yield files.REPORT, [file_access.model_to_json(artifacts.report)]
     yield files.ARCH, [arch_json(artifacts.arch)]
+    if artifacts.arch.defects is not None:
+        yield repair_files.CHIP, [chip_to_json(artifacts.arch.defects.file)]
     yield files.NETWORK, arch.write_network(artifacts.arch)
 
 

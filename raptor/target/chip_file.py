@@ -5,7 +5,7 @@ crossbars, rows and columns count what is physically there, so spares come after
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from hashlib import sha256
@@ -21,7 +21,7 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.files.schema_types import JsonArray, JsonPair, StrictSchema
 from raptor.common.options.arguments import parse_path
-from raptor.target.arch.target import Target
+from raptor.target.arch.target import Target, intern_target
 
 LIMIT_BYTES = 2**28
 _MOST_CELLS = 2**40
@@ -191,10 +191,16 @@ class Chip:
 
     def _is_whole(self, core: int, crossbar: int) -> bool:
         for array in range(self.size.arrays):
-            dead = self.read_states(core, crossbar, array) == CellState.DEAD
-            if dead.all(axis=1).any() or int(dead.all(axis=0).sum()) > self.size.spare_columns:
+            found = self._defects.get((core, crossbar, array))
+            if found is not None and (found.rows or len(self._dead_columns(found)) > self.size.spare_columns):
                 return False
         return True
+
+    def _dead_columns(self, found: ArrayDefects) -> list[int]:
+        """Returns the columns of an array that are dead, or have a dead converter."""
+        width = self.size.columns // self.size.converters if self.size.converters else 0
+        behind = (k for converter in found.converters for k in range(converter * width, (converter + 1) * width))
+        return sorted({*found.columns, *behind})
 
     def read_states(self, core: int, crossbar: int, array: int) -> CellStates:
         """Returns the state of each cell of an array, [rows, columns + spare columns]."""
@@ -206,15 +212,12 @@ class Chip:
         for cells, state in ((found.off, CellState.OFF), (found.on, CellState.ON)):
             states.ravel()[np.array(cells, np.int64)] = state
         states[np.array(found.rows, np.int64)] = CellState.DEAD
-        states[:, np.array(found.columns, np.int64)] = CellState.DEAD
-        width = size.columns // size.converters if size.converters else 0
-        for converter in found.converters:
-            states[:, converter * width : (converter + 1) * width] = CellState.DEAD
+        states[:, np.array(self._dead_columns(found), np.int64)] = CellState.DEAD
         return states
 
     def check_fits(self, target: Target, where: str) -> None:
         """Raises `UserError` unless a chip of this size has the cores and crossbars of a target."""
-        wanted = (target.core_count, target.xbars_per_core, target.xbar_rows, target.xbar_cols)
+        wanted = (target.core_count, target.core.xbar_count, target.xbar_rows, target.xbar_cols)
         size = self.size
         found = (size.cores, size.crossbars, size.rows, size.columns)
         if found != wanted:
@@ -222,6 +225,33 @@ class Chip:
                 f"{where}: chip {self.file.name!r} has {_describe(found)}, the architecture {_describe(wanted)}; take "
                 "the file of a chip of this architecture"
             )
+
+
+def avoid_defects(target: Target, chip: Chip, where: str) -> Target:
+    """Returns the target for a program that uses no dead core, and no crossbar with dead lines that it cannot replace.
+
+    All cores of a program have the same room. It is the number of crossbars with which the cores that have as many
+    hold the most in all; other cores are not used. Raises `UserError` if the chip is of another kind, or all is dead.
+    """
+    chip.check_fits(target, where)
+    rooms = np.array([chip.count_whole_crossbars(core) for core in range(target.core_count)])
+    room = max(sorted({*rooms.tolist()}), key=lambda count: count * int((rooms >= count).sum()))
+    if not room:
+        raise UserError(f"{where}: chip {chip.file.name!r} has no core with a crossbar that works")
+    places = np.flatnonzero(rooms >= room).tolist()
+    return intern_target(replace(target, places=tuple(places), room=room, defects=chip))
+
+
+def describe_loss(target: Target) -> str:
+    """Returns what the defects of a chip leave of a target; empty for one without a chip file."""
+    if target.defects is None:
+        return ""
+    chip, hardware = target.defects, target.core.xbar_count
+    return (
+        f"chip {chip.file.name!r}: {len(chip.dead_cores)} of {target.core_count} cores are dead; the program uses "
+        f"{target.xbars_per_core} of {hardware} crossbars of a core, in the {target.usable_cores} cores that have as many "
+        "without dead rows and columns"
+    )
 
 
 def _describe(size: tuple[int, ...]) -> str:
