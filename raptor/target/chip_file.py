@@ -239,18 +239,25 @@ def avoid_defects(target: Target, chip: Chip, where: str) -> Target:
     if not room:
         raise UserError(f"{where}: chip {chip.file.name!r} has no core with a crossbar that works")
     places = np.flatnonzero(rooms >= room).tolist()
-    return intern_target(replace(target, places=tuple(places), room=room, defects=chip))
+    return intern_target(
+        replace(
+            target,
+            places=None if len(places) == target.core_count else tuple(places),
+            room=None if room == target.core.xbar_count else room,
+            defects=chip,
+        )
+    )
 
 
 def describe_loss(target: Target) -> str:
     """Returns what the defects of a chip leave of a target; empty for one without a chip file."""
     if target.defects is None:
         return ""
-    chip, hardware = target.defects, target.core.xbar_count
+    chip, hardware, used = target.defects, target.core.xbar_count, target.xbars_per_core
     return (
-        f"chip {chip.file.name!r}: {len(chip.dead_cores)} of {target.core_count} cores are dead; the program uses "
-        f"{target.xbars_per_core} of {hardware} crossbars of a core, in the {target.usable_cores} cores that have as many "
-        "without dead rows and columns"
+        f"chip {chip.file.name!r}: {len(chip.dead_cores)} of {target.core_count} cores are dead; the program may use "
+        f"{used} of {hardware} crossbars of a core, in the {target.usable_cores} cores that have as many without dead "
+        "rows and columns"
     )
 
 

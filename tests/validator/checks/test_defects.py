@@ -568,12 +568,12 @@ def no_crossbar_works(seed: Seed) -> None:
 
 @defect("dead-line")
 def a_dead_column_is_used(seed: Seed) -> None:
-    of_chip(seed, dead_crossbars=[[0, 0]], arrays=[{"core": 0, "crossbar": 1, "array": 1, "columns": [3]}])
+    of_chip(seed, dead_crossbars=[[0, 0], [0, 2], [0, 3]], arrays=[{"core": 0, "crossbar": 1, "columns": [3]}])
 
 
 @defect("dead-line")
 def a_dead_row_is_used(seed: Seed) -> None:
-    of_chip(seed, arrays=[{"core": 0, "crossbar": 0, "rows": [127]}])
+    of_chip(seed, arrays=[{"core": 0, "crossbar": k, "array": 1, "rows": [127]} for k in range(4)])
 
 
 def repaired_for(crossbars: list[int], digest: str = "") -> str:
@@ -635,7 +635,8 @@ def test_a_sound_program_has_no_findings(tmp_path: Path) -> None:
 
 def test_defects_of_what_is_not_used(tmp_path: Path) -> None:
     seed = Seed()
-    of_chip(seed, dead_crossbars=[[0, 0], [1, 0]], arrays=[{"core": 0, "crossbar": 2, "rows": [0]}])
+    columns = [{"core": 0, "crossbar": 3, "columns": [90]}]
+    of_chip(seed, dead_crossbars=[[0, 0], [0, 1], [1, 0]], arrays=[{"core": 0, "crossbar": 2, "rows": [0]}, *columns])
     assert check(seed.write(tmp_path)) == ()
 
 

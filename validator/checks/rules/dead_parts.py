@@ -1,9 +1,10 @@
 """Rules on the defects of one chip: what a program uses that is dead. They run if there is a chip file."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-import numpy as np
+import networkx as nx
 
+from raptor.target.arch import Target
 from raptor.target.chip_file import CellState, Chip
 from validator.checks.findings import RuleHit, RuleTopic, Severity
 from validator.checks.rule_registry import register_rule
@@ -94,8 +95,9 @@ def dead_crossbar(subject: CheckSubject) -> Iterator[RuleHit]:
     advice="compile the model with --chip, which avoids such crossbars, or repair the program, which makes up for them",
 )
 def dead_line(subject: CheckSubject) -> Iterator[RuleHit]:
-    """Matrices of a program without `repair.json` are in the working crossbars of their core in order, and take rows
-    and columns from 0 on. Spare columns replace dead ones. What a repair lets a dead line cost is in `repair.json`.
+    """A matrix may be in any working crossbar of its core. It takes rows and columns of cells from 0 on, and spare
+    columns replace dead ones. The rule finds cores whose matrices have no such places; what a repair makes of dead
+    lines is in `repair.json`, so repaired programs have no finding.
     """
     chip = subject.defects
     if chip is None or subject.shapes is None or subject.repair is not None or subject.chip is None:
@@ -103,24 +105,42 @@ def dead_line(subject: CheckSubject) -> Iterator[RuleHit]:
     for core in _used_cores(subject):
         if core >= chip.size.cores or core in chip.dead_cores or core >= len(subject.shapes):
             continue
-        free = iter(chip.list_crossbars(core))
-        for (rows, cols), count in zip(subject.shapes[core] or (), subject.groups[core] or (), strict=False):
-            crossbars = [k for k, _ in zip(free, range(count), strict=False)]
-            yield from _dead_lines(chip, core, crossbars, rows, -(-cols // count))
+        parts, working = list(_list_parts(subject, subject.chip.target, core)), chip.list_crossbars(core)
+        if len(parts) > len(working):
+            continue  # `dead-crossbar`
+        fits = nx.Graph()
+        fits.add_nodes_from(("part", i) for i in range(len(parts)))
+        fits.add_edges_from(
+            (("part", i), k) for i, part in enumerate(parts) for k in working if _has_room(chip, core, k, *part)
+        )
+        placed = nx.bipartite.maximum_matching(fits, [("part", i) for i in range(len(parts))])
+        missing = sum(("part", i) not in placed for i in range(len(parts)))
+        if missing:
+            found = f"core {core}: for {missing} of its {len(parts)} crossbars there is none without dead lines"
+            yield RuleHit(found, core=core)
 
 
-def _dead_lines(chip: Chip, core: int, crossbars: Sequence[int], rows: int, cols: int) -> Iterator[RuleHit]:
-    """Yields the crossbars that have dead lines among `rows` rows, or too few columns for `cols` weights."""
-    for crossbar in crossbars:
-        for array in range(chip.size.arrays):
-            dead = chip.read_states(core, crossbar, array) == CellState.DEAD
-            bad_rows = np.flatnonzero(dead.all(axis=1)[:rows])
-            bad_columns = int(dead.all(axis=0).sum())
-            if len(bad_rows):
-                yield RuleHit(f"core {core}, crossbar {crossbar}: row {bad_rows[0]} is dead", core=core)
-            if bad_columns > chip.size.spare_columns and cols:
-                found = f"{bad_columns} columns are dead, {chip.size.spare_columns} spare"
-                yield RuleHit(f"core {core}, crossbar {crossbar}: {found}", core=core)
+def _list_parts(subject: CheckSubject, target: Target, core: int) -> Iterator[tuple[int, int]]:
+    """Yields rows and columns of cells that each crossbar of a core needs, group by group."""
+    s = subject.columns
+    products = s.find_named("mvmul")
+    mine = products[s.core[products] == core]
+    shapes = (subject.shapes or ())[core] or ()
+    for group, ((rows, cols), count) in enumerate(zip(shapes, subject.groups[core] or (), strict=False)):
+        bits = int(s.a[mine[s.c[mine] == group]].max(initial=0)) or target.widths.weights
+        cells = -(-cols // count) * -(-bits // target.cell_bits)
+        yield from [(rows, min(cells, target.xbar_cols))] * count
+
+
+def _has_room(chip: Chip, core: int, crossbar: int, rows: int, columns: int) -> bool:
+    """Checks whether a crossbar has no dead line among its first rows and columns that no spare column replaces."""
+    for array in range(chip.size.arrays):
+        dead = chip.read_states(core, crossbar, array) == CellState.DEAD
+        lines = dead.all(axis=0)
+        spares = chip.size.spare_columns - int(lines[chip.size.columns :].sum())
+        if dead.all(axis=1)[:rows].any() or int(lines[:columns].sum()) > spares:
+            return False
+    return True
 
 
 def _places(subject: CheckSubject, core: int) -> list[tuple[int, ...]] | None:
