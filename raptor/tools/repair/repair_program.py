@@ -65,6 +65,11 @@ class ProgramRepairer:
         """Arrays of cells that a crossbar needs: 2 if pairs are subtracted."""
         return max((group.tables.layout.arrays for group in self.groups), default=1)
 
+    @property
+    def cores(self) -> list[int]:
+        """The cores that have array groups, in ascending order."""
+        return sorted({group.use.core for group in self.groups})
+
     def repair(self, chip: Chip, method: RepairMethod, tick: Callable[[], None] = lambda: None) -> CellRepair:
         """Returns the cells of the program on a chip. `tick` is called after each core.
 
@@ -115,14 +120,14 @@ class ProgramRepairer:
             counts["changed"] += int((found.weights != matrix).sum())
             counts["negated"] += int((found.signs < 0).sum())
             counts["replaced"] += int((found.lines >= repair.chip.size.columns).sum())
-            counts["wider"] += int(_widened(matrix, found.weights).sum())
+            counts["wider"] += int(find_wider_columns(matrix, found.weights).sum())
             squares += float(((found.weights - matrix) ** 2).sum())
             plain += float(repair_matrix(matrix, states, group.tables, _UNREPAIRED).errors.sum())
         error, before = (float(np.sqrt(s / max(1, counts["weights"]))) for s in (squares, plain))
         return RepairedLayer(node=node, **counts, error=error, unrepaired_error=before)
 
 
-def _widened(matrix: Ints, weights: Ints) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def find_wider_columns(matrix: Ints, weights: Ints) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
     """Returns True for each column whose positive or negative weights have a larger sum than those of the matrix."""
     sums = [np.maximum(side * w, 0).sum(axis=0) for side in (1, -1) for w in (matrix, weights)]
     return (sums[1] > sums[0]) | (sums[3] > sums[2])
