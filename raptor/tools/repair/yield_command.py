@@ -106,12 +106,14 @@ def parse_rates(text: str) -> list[float]:
 def show_yield(report: "YieldReport", *, quiet: bool) -> Iterator[str]:
     """Yields the lines of a report; `quiet`: only the shares."""
     if not quiet:
-        yield f"{report.model}, encoding {report.encoding}, {report.samples} samples: {report.exact:.2%} without defects"
-        yield f"{'stuck':>6}  {'method':9}  chips  {f'at least {report.least:.1%}':>17}  {'95 %':>14}  {'mean':>6}  lowest"
+        exact = f"{report.samples} samples: {report.exact:.2%} without defects"
+        yield f"{report.model}, encoding {report.encoding}, {exact}"
+        least = f"at least {report.least:.1%}"
+        yield f"{'stuck':>6}  {'method':9}  chips  {least:>17}  {'95 %':>15}  {'mean':>7}  lowest"
     for p in report.points:
         interval = f"{p.interval.low:.1%} to {p.interval.high:.1%}"
         shown = f"{p.stuck:6.2%}  {p.method:9}  {p.chips:5}  {p.share:17.1%}"
-        yield shown if quiet else f"{shown}  {interval:>14}  {p.mean:6.2%}  {p.lowest:6.2%}"
+        yield shown if quiet else f"{shown}  {interval:>15}  {p.mean:7.2%}  {p.lowest:6.2%}"
 
 
 def to_csv(report: "YieldReport") -> Iterator[str]:
