@@ -15,12 +15,11 @@ from raptor.target.device_file import DeviceFile
 from raptor.tools.repair.chip_writer import make_size
 from raptor.tools.repair.draw_defects import DefectRates, draw_chip
 from raptor.tools.repair.repair_matrix import RepairMethod
-from raptor.tools.repair.repair_program import ProgramRepairer, find_wider_columns
+from raptor.tools.repair.repair_program import ProgramRepairer, find_wider_columns, make_cell_setup
 from validator.accuracy.classify import find_class_rule
 from validator.accuracy.labelled_data import LabelledData, read_labelled_data
 from validator.accuracy.sample_scores import default_workers, run_scores
 from validator.accuracy.statistics import ConfidenceInterval, wilson_interval
-from validator.crossbar.chip_settings import make_setup
 from validator.crossbar.load_repair import install_repair
 from validator.crossbar.repaired_cells import CellRepair
 from validator.load.output_directory import load_output
@@ -104,7 +103,7 @@ def measure_yield(
     require_one_segment(out, "yield")
     program = replace(load_output(out), repair=None, crossbars=None)
     target = read_stored_target(out, files.ARCH)
-    repairer = ProgramRepairer(program, target, make_setup("sliced", target, device, settings))
+    repairer = ProgramRepairer(program, target, make_cell_setup(target, device, settings))
     read = read_labelled_data(data, program.memory.inputs, samples)
     rule = find_class_rule(program)
     rule.check_labels(read, data)
@@ -150,6 +149,11 @@ class _Measurement:
         self.size = make_size(target, repairer.arrays, 0, task.spare_columns)
         if task.candidates > self.size.crossbars:
             raise UserError(f"--candidates {task.candidates}: a core has {self.size.crossbars} crossbars")
+        if task.candidates < repairer.most_parts:
+            raise UserError(
+                f"--candidates {task.candidates}: the program uses {repairer.most_parts} crossbars of a core; a repair "
+                "needs at least as many"
+            )
         crossbars = range(task.candidates)
         self.places = [(core, k) for core in repairer.cores for k in crossbars]
 

@@ -18,15 +18,11 @@ from raptor.target.arch import read_stored_target
 from raptor.target.chip_file import Chip, chip_to_json
 from raptor.target.device_file import DeviceFile
 from raptor.tools.repair.repair_matrix import RepairMethod
-from raptor.tools.repair.repair_program import ProgramRepairer
-from validator.crossbar.chip_settings import make_setup
+from raptor.tools.repair.repair_program import ProgramRepairer, make_cell_setup
 from validator.crossbar.repaired_cells import CellRepair, check_repair
 from validator.load.output_directory import load_output
 from validator.program.program import LoadedProgram
 from validator.program.segment_list import require_one_segment
-
-_SETTINGS = ("encoding", "levels", "cell_bits")
-"""Settings of crossbars that say how cells hold weights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,18 +73,13 @@ def repair_output(
     `ProgramRepairer.repair`. Raises `UserError` for a program or a chip that cannot be repaired.
     """
     require_one_segment(folder, "a repair")
-    odd = sorted(set(settings) - set(_SETTINGS))
-    if odd:
-        raise UserError(
-            f"--with {odd[0]}={settings[odd[0]]}: has no effect on a repair; it knows {', '.join(_SETTINGS)}"
-        )
     program = replace(load_output(folder), repair=None, crossbars=None)
     if program.trim is not None and program.trim.chip is not None:
         raise UserError(
             f"{folder}: trimmed for {program.trim.chip}; repair the program as it was compiled, then trim the result"
         )
     target = read_stored_target(folder, files.ARCH)
-    repairer = ProgramRepairer(program, target, make_setup("sliced", target, device, settings))
+    repairer = ProgramRepairer(program, target, make_cell_setup(target, device, settings))
     found = repairer.repair(chip, RepairMethod(), tick)
     layers = repairer.describe_layers(found)
     found = replace(found, table=found.table.model_copy(update={"layers": layers}))

@@ -1,7 +1,7 @@
 """Repairs a program for a chip: what each cell holds, and which crossbar of its core holds each matrix."""
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,18 +10,33 @@ from raptor.common.errors import UserError
 from raptor.output.repair_files import RepairedLayer, RepairedPlace, RepairTable
 from raptor.target.arch import Target
 from raptor.target.chip_file import CellState, Chip
+from raptor.target.device_file import DeviceFile
 from raptor.tools.repair.choose_crossbars import CrossbarPart, PlacedPart, place_parts
 from raptor.tools.repair.closest_values import ClosestValues, Ints
 from raptor.tools.repair.repair_matrix import RepairMethod, repair_matrix
 from validator.crossbar.cell_layout import CellLayout
 from validator.crossbar.chip_parameters import ChipSetup
 from validator.crossbar.chip_programming import list_group_uses
+from validator.crossbar.chip_settings import make_setup
 from validator.crossbar.load_repair import make_group_layout
 from validator.crossbar.programmed_chip import GroupUse
 from validator.crossbar.repaired_cells import CellRepair, RepairedGroup
 from validator.program.program import LoadedProgram
 
 _UNREPAIRED = RepairMethod(compensate=False, signs=False, sums=False, crossbars=False)
+
+
+_SETTINGS = ("encoding", "levels", "cell_bits")
+"""Settings of crossbars that say how cells hold weights."""
+
+
+def make_cell_setup(target: Target, device: DeviceFile | None, settings: Mapping[str, str]) -> ChipSetup:
+    """Returns how cells hold weights, by a device file and settings of the user. Others raise `UserError`."""
+    odd = sorted(set(settings) - set(_SETTINGS))
+    if odd:
+        known = ", ".join(_SETTINGS)
+        raise UserError(f"--with {odd[0]}={settings[odd[0]]}: has no effect on a repair; it knows {known}")
+    return make_setup("sliced", target, device, settings)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +84,14 @@ class ProgramRepairer:
     def cores(self) -> list[int]:
         """The cores that have array groups, in ascending order."""
         return sorted({group.use.core for group in self.groups})
+
+    @property
+    def most_parts(self) -> int:
+        """Most crossbars that the program uses of a core."""
+        counts = Counter[int]()
+        for group in self.groups:
+            counts[group.use.core] += len(group.parts)
+        return max(counts.values(), default=0)
 
     def repair(self, chip: Chip, method: RepairMethod, tick: Callable[[], None] = lambda: None) -> CellRepair:
         """Returns the cells of the program on a chip. `tick` is called after each core.
