@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
 from raptor.common.errors import UserError
-from raptor.common.option_spelling import flag_name
-from raptor.common.option_spelling import spell_option as spelled
+from raptor.common.option_spelling import flag_name, spell_option
 from raptor.common.options.arguments import IntegerRange, OneOf, parse_flag, parse_new_file, parse_path, parse_text
 from raptor.common.options.option_texts import (
     CONSTANTS,
@@ -120,10 +119,7 @@ class ChipOptions:
         IntegerRange(1, 2**16), "Chips in a row, each with so many cores.", shown="1", example="2"
     )
     link: str | None = _option(
-        parse_text,
-        "Cost of a flit from chip to chip: board-ht, package-ucie, 5:13000.",
-        metavar="PRESET|NS:PJ",
-        example="board-ht",
+        parse_text, "Cost of a flit from chip to chip.", metavar="board-ht|package-ucie|NS:PJ", example="board-ht"
     )
     arch: str | Path | None = _option(
         parse_arch_source,
@@ -135,13 +131,7 @@ class ChipOptions:
         is_file=True,
     )
     chip: Path | None = _option(
-        parse_path,
-        "Chip file: use nothing that is dead on this chip.",
-        metavar="FILE",
-        example="die.json",
-        is_file=True,
-        studied=False,
-        not_with=("rounds", "whose programs would need cores of their own"),
+        parse_path, "Chip file, of which nothing dead is used.", metavar="FILE", example="die.json", is_file=True
     )
     fields: Mapping[str, Any] = _option(
         parse_values_by_name,
@@ -355,11 +345,12 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         if self.mapping.optimize == "writes" and not self.rounds.rounds:
-            asked, needed = spelled("optimize", "writes"), spelled("rounds", True)
+            asked, needed = spell_option("optimize", "writes"), spell_option("rounds", True)
             raise UserError(f"{asked}: only with {needed}, which writes for each batch")
         if self.mapping.emit_ops is None and "interface" in self.chip.fields:
-            asked, needed = spelled("fields", "interface"), spelled("emit_ops")
-            raise UserError(f"{asked}: only with {needed}, which alone uses it")
+            raise UserError(
+                f"{spell_option('fields', 'interface')}: only with {spell_option('emit_ops')}, which uses it"
+            )
 
 
 # Keyword arguments of functions, in the types that users may pass.
@@ -476,8 +467,8 @@ def check_conflicts(values: Mapping[str, Any]) -> None:
     for name in values:
         for pair, wanted in ((options[name].only_with, True), (options[name].not_with, False)):
             if pair is not None and _is_active(values.get(pair[0])) != wanted:
-                shown = spelled(pair[0], True) if options[pair[0]].check is parse_flag else spelled(pair[0])
-                raise UserError(f"{spelled(name)}: {'only' if wanted else 'not'} with {shown}, {pair[1]}")
+                shown = spell_option(pair[0], True) if options[pair[0]].check is parse_flag else spell_option(pair[0])
+                raise UserError(f"{spell_option(name)}: {'only' if wanted else 'not'} with {shown}, {pair[1]}")
 
 
 def _is_active(value: object) -> bool:

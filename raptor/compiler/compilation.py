@@ -39,7 +39,7 @@ from raptor.output.compile_report import make_report
 from raptor.output.trim_table import make_trim_table
 from raptor.output.writer import ProgramArtifacts
 from raptor.target.arch import Target, check_network_size, load_chip
-from raptor.target.chip_file import describe_loss
+from raptor.target.avoid_defects import describe_loss
 from raptor.target.device_file import DeviceFile, load_device
 from raptor.transforms.choose_recipes import RequantMethod, flip_notes, trim_notes
 

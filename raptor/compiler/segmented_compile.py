@@ -37,7 +37,7 @@ from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport, CoreReport
 from raptor.output.writer import HostedArtifacts, ProgramArtifacts, SegmentArtifacts
 from raptor.target.arch import Target
-from raptor.target.chip_file import describe_loss
+from raptor.target.avoid_defects import describe_loss
 from raptor.target.device_file import load_device
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ def _compile_around(
         raise UserError(
             f"{spell_option('chip')}: not with {spell_option('host', True)}, whose segments share the cores"
         )
+    if request.options.rounds.rounds:
+        raise UserError(f"{spell_option('chip')}: not with {spell_option('rounds', True)}, which use all cores")
     try:
         return compile_model(source, request, driver)
     except CapacityError as error:

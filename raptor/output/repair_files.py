@@ -22,7 +22,7 @@ def member_name(core: int, group: int, part: str) -> str:
 
 
 class RepairedPlace(StrictSchema):
-    """Where an array group is: the physical crossbars that hold its columns, in order."""
+    """The physical crossbars that hold the columns of an array group, in order."""
 
     core: Count
     group: Count
@@ -30,7 +30,7 @@ class RepairedPlace(StrictSchema):
 
 
 class RepairedLayer(StrictSchema):
-    """What the defects cost a layer. Errors are root mean squares over its weights, in steps of the weights.
+    """Cost of the defects for a layer. Errors are root mean squares over its weights, in steps of the weights.
 
     `stuck`: weights with a stuck cell; `changed`: weights with another value; `negated`: columns stored negated;
     `replaced`: columns of cells that a spare one replaces; `wider`: columns whose sums can be larger than before.
@@ -49,7 +49,7 @@ class RepairedLayer(StrictSchema):
 
 
 class RepairTable(StrictSchema):
-    """`repair.json`: what a program is repaired for, and where its matrices are.
+    """`repair.json`: the chip that a program is repaired for, and the crossbars of its matrices.
 
     `chip_sha256`: digest of `chip.json`. `encoding`, `levels`, `cell_bits`: how cells hold weights.
     """

@@ -5,7 +5,7 @@ crossbars, rows and columns count what is physically there, so spares come after
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from hashlib import sha256
@@ -21,7 +21,6 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.files.schema_types import JsonArray, JsonPair, StrictSchema
 from raptor.common.options.arguments import parse_path
-from raptor.target.arch.target import Target, intern_target
 
 LIMIT_BYTES = 2**28
 _MOST_CELLS = 2**40
@@ -42,7 +41,7 @@ class CellState(IntEnum):
 
 
 class ChipSize(StrictSchema):
-    """What is physically there. A crossbar has `arrays` arrays of cells: two if pairs of cells are subtracted."""
+    """Numbers of physical parts. A crossbar has `arrays` arrays of cells: two if pairs of cells are subtracted."""
 
     cores: Size
     crossbars: Size = Field(description="crossbars of a core, without spares")
@@ -214,56 +213,6 @@ class Chip:
         states[np.array(found.rows, np.int64)] = CellState.DEAD
         states[:, np.array(self._dead_columns(found), np.int64)] = CellState.DEAD
         return states
-
-    def check_fits(self, target: Target, where: str) -> None:
-        """Raises `UserError` unless a chip of this size has the cores and crossbars of a target."""
-        wanted = (target.core_count, target.core.xbar_count, target.xbar_rows, target.xbar_cols)
-        size = self.size
-        found = (size.cores, size.crossbars, size.rows, size.columns)
-        if found != wanted:
-            raise UserError(
-                f"{where}: chip {self.file.name!r} has {_describe(found)}, the architecture {_describe(wanted)}; take "
-                "the file of a chip of this architecture"
-            )
-
-
-def avoid_defects(target: Target, chip: Chip, where: str) -> Target:
-    """Returns the target for a program that uses no dead core, and no crossbar with dead lines that it cannot replace.
-
-    All cores of a program have the same room. It is the number of crossbars with which the cores that have as many
-    hold the most in all; other cores are not used. Raises `UserError` if the chip is of another kind, or all is dead.
-    """
-    chip.check_fits(target, where)
-    rooms = np.array([chip.count_whole_crossbars(core) for core in range(target.core_count)])
-    room = max(sorted({*rooms.tolist()}), key=lambda count: count * int((rooms >= count).sum()))
-    if not room:
-        raise UserError(f"{where}: chip {chip.file.name!r} has no core with a crossbar that works")
-    places = np.flatnonzero(rooms >= room).tolist()
-    return intern_target(
-        replace(
-            target,
-            places=None if len(places) == target.core_count else tuple(places),
-            room=None if room == target.core.xbar_count else room,
-            defects=chip,
-        )
-    )
-
-
-def describe_loss(target: Target) -> str:
-    """Returns what the defects of a chip leave of a target; empty for one without a chip file."""
-    if target.defects is None:
-        return ""
-    chip, hardware, used = target.defects, target.core.xbar_count, target.xbars_per_core
-    return (
-        f"chip {chip.file.name!r}: {len(chip.dead_cores)} of {target.core_count} cores are dead; the program may use "
-        f"{used} of {hardware} crossbars of a core, in the {target.usable_cores} cores that have as many without dead "
-        "rows and columns"
-    )
-
-
-def _describe(size: tuple[int, ...]) -> str:
-    cores, crossbars, rows, columns = size
-    return f"{cores} cores with {crossbars} crossbars of {rows}x{columns}"
 
 
 def chip_to_json(file: ChipFile) -> bytes:

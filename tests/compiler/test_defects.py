@@ -11,7 +11,8 @@ import raptor
 from raptor.common.errors import CapacityError, UserError
 from raptor.output import files, repair_files
 from raptor.target import arch
-from raptor.target.chip_file import ChipFile, ChipSize, avoid_defects, chip_to_json, load_chip_file, make_chip
+from raptor.target.avoid_defects import avoid_defects
+from raptor.target.chip_file import ChipFile, ChipSize, chip_to_json, load_chip_file, make_chip
 from raptor.tools.repair.chip_writer import make_size
 from raptor.tools.repair.draw_defects import DefectRates, draw_chip
 from raptor.tools.repair.repair_output import repair_output

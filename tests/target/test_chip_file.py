@@ -10,6 +10,7 @@ import pytest
 
 from raptor.common.errors import UserError
 from raptor.target import arch
+from raptor.target.avoid_defects import check_chip_fits
 from raptor.target.chip_file import CellState, ChipFile, chip_to_json, load_chip_file, make_chip
 
 SIZE = {"cores": 4, "crossbars": 2, "rows": 3, "columns": 4, "arrays": 2, "converters": 2}
@@ -57,10 +58,10 @@ def test_equal_files_have_equal_bytes_and_digests(tmp_path: Path):
 
 def test_a_chip_of_another_architecture_is_refused():
     target = arch.load("bench", cores=4, xbar=(3, 4), xbars_per_core=2)
-    make().check_fits(target, "here")
+    check_chip_fits(make(), target, "here")
     for other in (target.with_xbars_per_core(3), replace(target, core_count=5)):
         with pytest.raises(UserError, match="here: chip 'die' has 4 cores with 2 crossbars of 3x4, the architecture"):
-            make().check_fits(other, "here")
+            check_chip_fits(make(), other, "here")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,7 @@ def test_a_chip_of_another_architecture_is_refused():
         ({"arrays": [array(on=[2, 1])]}, "on: not in ascending order"),
         ({"arrays": [array(off=[2], on=[2])]}, "cell 2 is stuck at off and at on"),
         ({"arrays": [array(stuck=[2])]}, "no such field: 'stuck'"),
+        ({"dead_links": [[0, 1]]}, "no such field: 'dead_links'"),
         ({"version": 2}, "version"),
     ],
 )

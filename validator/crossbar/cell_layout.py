@@ -1,4 +1,4 @@
-"""Where the cells of a weight are: slices of one array, or of two arrays whose cells are subtracted.
+"""Layout of the cells of a weight: slices of one array, or of two arrays whose cells are subtracted.
 
 A matrix [rows, cols] takes neighbouring columns of cells for the slices of a weight, and a second array of the same
 crossbar for what is subtracted. So the encodings without doubled rows have one layout: levels

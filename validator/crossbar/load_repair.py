@@ -14,6 +14,7 @@ from raptor.common.files import file_access
 from raptor.output import repair_files
 from raptor.output.repair_files import CELL_PARTS, CELLS, CHIP, REPAIR, RepairTable
 from raptor.target.arch import Target
+from raptor.target.avoid_defects import check_chip_fits
 from raptor.target.cell_models import ENCODINGS
 from raptor.target.chip_file import LIMIT_BYTES, ChipFile, make_chip
 from validator.crossbar.cell_layout import CellLayout, make_layout
@@ -41,7 +42,7 @@ def load_repair(program: LoadedProgram, target: Target) -> CellRepair | None:
     if table.encoding not in ENCODINGS:
         raise UserError(f"{REPAIR}: encoding {table.encoding!r:.40}: expected one of {', '.join(ENCODINGS)}")
     chip = make_chip(file_access.read_json_file(ChipFile, folder, CHIP, limit_bytes=LIMIT_BYTES))
-    chip.check_fits(target, CHIP)
+    check_chip_fits(chip, target, CHIP)
     uses = list_group_uses(program)
     if [(place.core, place.group) for place in table.groups] != [(use.core, use.group) for use in uses]:
         raise UserError(f"{REPAIR}: has other array groups than the program")

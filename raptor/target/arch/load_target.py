@@ -43,7 +43,8 @@ def load_chip(options: ChipOptions, *, network: bool = True) -> Target:
     target = make_target(_describe_chip(options, network=network), options.bits)
     if options.chip is None:
         return target
-    from raptor.target.chip_file import avoid_defects, load_chip_file  # it imports this package
+    from raptor.target.avoid_defects import avoid_defects  # it imports this package
+    from raptor.target.chip_file import load_chip_file
 
     return avoid_defects(target, load_chip_file(options.chip), spell_option("chip", options.chip))
 

@@ -14,7 +14,7 @@ from validator.crossbar import counter_rng
 _MOST_DRAWN = 2**26
 """Most cells that are drawn to be stuck: their numbers fill the largest file that is read."""
 _CELLS, _ROWS, _COLUMNS, _CONVERTERS, _CROSSBARS, _CORES = range(6)
-"""What is drawn: part of a key of random numbers."""
+"""Parts of the keys of random numbers: the kind of defect that is drawn."""
 Uniforms = npt.NDArray[np.float64]
 
 

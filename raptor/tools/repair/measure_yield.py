@@ -70,7 +70,7 @@ class YieldReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YieldTask:
-    """What is measured: `chips` chips of each rate of stuck cells, whose other rates are `others`.
+    """A measurement: `chips` chips of each rate of stuck cells, whose other rates are `others`.
 
     `least`: top-1 of a good chip. `candidates`: crossbars of a core that a repair chooses from.
     """

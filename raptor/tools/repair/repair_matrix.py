@@ -31,7 +31,7 @@ class RepairedMatrix:
 
 @dataclass(frozen=True, slots=True)
 class RepairMethod:
-    """What a repair may use: signs of columns, the other weights of a column for what is left, other crossbars.
+    """Means of a repair: signs of columns, the free weights of a column for what is left, other crossbars.
 
     `compensate`: free cells of a weight make up for its stuck ones; without it, cells are written as if none was stuck.
     """

@@ -9,6 +9,7 @@ import numpy as np
 from raptor.common.errors import UserError
 from raptor.output.repair_files import RepairedLayer, RepairedPlace, RepairTable
 from raptor.target.arch import Target
+from raptor.target.avoid_defects import check_chip_fits
 from raptor.target.chip_file import CellState, Chip
 from raptor.target.device_file import DeviceFile
 from raptor.tools.repair.choose_crossbars import CrossbarPart, PlacedPart, place_parts
@@ -98,7 +99,7 @@ class ProgramRepairer:
 
         Raises `UserError` if the chip is of another kind, or if a core has too few working crossbars.
         """
-        chip.check_fits(self.target, "--chip")
+        check_chip_fits(chip, self.target, "--chip")
         if chip.size.arrays < self.arrays:
             raise UserError(
                 f"--chip: chip {chip.file.name!r} has one array in a crossbar, but encoding={self.setup.encoding} "

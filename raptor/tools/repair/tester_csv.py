@@ -128,4 +128,4 @@ _KINDS = {
     **{(frozenset({"core", "crossbar", line}), "dead"): line for line in ("row", "column", "converter")},
     **{(frozenset({"core", "crossbar", "row", "column"}), state): state for state in ("off", "on")},
 }
-"""What a line adds to, keyed by the places that it gives (without `array`) and its defect."""
+"""Kind of defect of a line, keyed by the places that it gives (without `array`) and its defect."""

@@ -1,6 +1,6 @@
 """Command `raptor yield OUT --data FILE`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,23 +48,18 @@ def yield_command(
     """
     from raptor.common.files import file_access
     from raptor.common.options import arguments
-    from raptor.common.terminal.console import LiteralConsole
     from raptor.target.device_file import load_device
     from raptor.tools.repair.draw_defects import DefectRates
-    from raptor.tools.repair.measure_yield import METHODS, YieldTask, measure_yield
+    from raptor.tools.repair.measure_yield import YieldTask, measure_yield
     from validator.crossbar.chip_settings import parse_settings
 
     if csv is not None:
         file_access.refuse_stdout("--csv", csv)
         arguments.parse_new_file("csv", csv)
-    chosen = methods.split(",")
-    for name in chosen:
-        if name not in METHODS or chosen.count(name) > 1:
-            raise UserError(f"--methods {methods}: expected different ones of {', '.join(METHODS)}")
     task = YieldTask(
         rates=parse_rates(rates),
         others=DefectRates(on_share=on_share, dead_columns=dead_columns, dead_rows=dead_rows),
-        methods=chosen,
+        methods=parse_methods(methods),
         chips=chips,
         seed=seed,
         least=least,
@@ -72,24 +67,48 @@ def yield_command(
         spare_columns=spare_columns,
         workers=workers,
     )
+    device, given = None if cells is None else load_device(cells), parse_settings("--with", settings or ())
+    _write(measure_yield(out, data, samples, device, given, task, _tell_time(quiet)), csv, json, quiet=quiet)
+
+
+def _tell_time(quiet: bool) -> Callable[[int, int, float], None]:
+    """Returns a function that tells, after the second chip, how long all chips will take."""
+    from raptor.common.terminal.console import LiteralConsole
+
     told = LiteralConsole(stderr=True)
 
     def tick(done: int, count: int, seconds: float) -> None:
-        if done == 2 and not quiet and count > done:  # the first chip also pays for what is compiled once
+        if done == 2 and not quiet and count > done:  # the first chip also pays for kernels that are compiled once
             told.print(f"{count} chips: about {seconds / done * count / 60:.1f} min")
 
-    device = None if cells is None else load_device(cells)
-    report = measure_yield(out, data, samples, device, parse_settings("--with", settings or ()), task, tick)
+    return tick
+
+
+def _write(report: "YieldReport", csv: Path | None, json: Path | None, *, quiet: bool) -> None:
+    """Writes the files of a report, and prints it."""
+    from pydantic import TypeAdapter
+
+    from raptor.common.files import file_access
+    from raptor.common.terminal.console import LiteralConsole
+
     if csv is not None:
         file_access.write_atomic("--csv", csv, "".join(f"{line}\n" for line in to_csv(report)).encode())
     if json is not None:
-        from pydantic import TypeAdapter
-
         file_access.print_or_write("--json", json, TypeAdapter(type(report)).dump_json(report, indent=2) + b"\n")
     if not file_access.is_stdout(json):
         console = LiteralConsole()
         for line in show_yield(report, quiet=quiet):
             console.print(line, soft_wrap=True)
+
+
+def parse_methods(text: str) -> list[str]:
+    """Parses names of methods, separated by commas. Raises `UserError` for others, and for one that is repeated."""
+    from raptor.tools.repair.measure_yield import METHODS
+
+    found = text.split(",")
+    if not set(found) <= set(METHODS) or len(set(found)) != len(found):
+        raise UserError(f"--methods {text}: expected different ones of {', '.join(METHODS)}")
+    return found
 
 
 def parse_rates(text: str) -> list[float]:

@@ -26,6 +26,7 @@ from raptor.tools.repair.closest_values import ClosestValues, list_sums, nearest
 from raptor.tools.repair.draw_defects import DefectRates, draw_chip
 from raptor.tools.repair.repair_matrix import RepairMethod, repair_matrix
 from raptor.tools.repair.repair_output import repair_output
+from tests.tiny_models import make_model, node, random
 from validator.checks import check
 from validator.crossbar.cell_layout import CellLayout, make_layout
 from validator.crossbar.chip_settings import make_setup
@@ -391,10 +392,18 @@ def test_refusals(folder: Path, monkeypatch: pytest.MonkeyPatch, words: Sequence
     assert sorted(folder.iterdir()) == before
 
 
-def test_floats_and_segments_are_refused(folder: Path, tmp_path: Path):
+def test_floats_are_refused(folder: Path, tmp_path: Path):
     raptor.compile(MODEL, xbar=128, cores=64, cell_bits=4).save(tmp_path / "floats")
     with pytest.raises(UserError, match="quantise the model with raptor quantize"):
         repair_output(tmp_path / "floats", load_chip_file(folder / "chip.json"), None, PAIRS)
+
+
+def test_segments_are_refused(folder: Path, tmp_path: Path):
+    model = make_model([node("Gemm", "x w", "a", name="one"), node("Gemm", "a w", "y", name="two")], {"x": (1, 8)},
+                       ["y"], {"w": random(8, 8)})  # fmt: skip
+    out = raptor.compile(model, xbar=8, cores=1, xbars_per_core=1, rounds=True).save(tmp_path / "rounds")
+    with pytest.raises(UserError, match="a repair"):
+        repair_output(out, load_chip_file(folder / "chip.json"), None, PAIRS)
 
 
 def test_check_finds_what_is_dead(folder: Path):
