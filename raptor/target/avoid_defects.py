@@ -10,7 +10,7 @@ from raptor.target.chip_file import Chip
 
 
 def check_chip_fits(chip: Chip, target: Target, where: str) -> None:
-    """Raises `UserError` unless a chip has the numbers of cores, crossbars, rows and columns of a target."""
+    """Raises `UserError` unless a chip has the cores, crossbars, rows, columns and cells of a target."""
     wanted = (target.core_count, target.core.xbar_count, target.xbar_rows, target.xbar_cols)
     size = chip.size
     found = (size.cores, size.crossbars, size.rows, size.columns)
@@ -18,6 +18,11 @@ def check_chip_fits(chip: Chip, target: Target, where: str) -> None:
         raise UserError(
             f"{where}: chip {chip.file.name!r} has {_describe(found)}, the architecture {_describe(wanted)}; take "
             "the file of a chip of this architecture"
+        )
+    if size.cell_bits is not None and size.cell_bits != target.cell_bits:
+        raise UserError(
+            f"{where}: chip {chip.file.name!r} has cells of {size.cell_bits} bits, the architecture of "
+            f"{target.cell_bits}; take the file of a chip of this architecture"
         )
 
 

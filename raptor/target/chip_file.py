@@ -49,6 +49,7 @@ class ChipSize(StrictSchema):
     columns: Size = Field(description="columns of cells of an array, without spares")
     arrays: Annotated[int, Field(ge=1, le=2)] = Field(1, description="2: pairs of cells, whose currents are subtracted")
     converters: Spare = Field(0, description="ADCs of an array, each for neighbouring columns; 0: not known")
+    cell_bits: Annotated[int, Field(ge=1, le=32)] | None = Field(None, description="bits of a cell; null: not known")
     spare_crossbars: Spare = Field(0, description="more crossbars of a core; each can stand in for any of the core")
     spare_columns: Spare = Field(0, description="more columns of an array; each can stand in for any of the array")
 

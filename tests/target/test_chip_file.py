@@ -62,6 +62,8 @@ def test_a_chip_of_another_architecture_is_refused():
     for other in (target.with_xbars_per_core(3), replace(target, core_count=5)):
         with pytest.raises(UserError, match="here: chip 'die' has 4 cores with 2 crossbars of 3x4, the architecture"):
             check_chip_fits(make(), other, "here")
+    with pytest.raises(UserError, match="here: chip 'die' has cells of 2 bits, the architecture of 8"):
+        check_chip_fits(make(size={**SPARE, "cell_bits": 2}), target, "here")
 
 
 @pytest.mark.parametrize(

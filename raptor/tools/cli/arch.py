@@ -133,6 +133,8 @@ def defects_command(
     if csv is not None:
         lines = {"dead_rows", "dead_columns", "dead_converters", "dead_crossbars", "dead_cores"}
         refuse_options(context, {"stuck", "on_share", "seed", *lines}, "not with --csv, which lists the defects")
+    if not stuck:
+        refuse_options(context, {"on_share"}, "only with --stuck")
     target = architectures.load(name, network=False, **sizes)
     size = make_size(target, 1 if single else 2, spare_crossbars, spare_columns)
     rates = DefectRates(stuck, on_share, dead_rows, dead_columns, dead_converters, dead_crossbars, dead_cores)

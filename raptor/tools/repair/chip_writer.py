@@ -18,6 +18,7 @@ def make_size(target: Target, arrays: int, spare_crossbars: int = 0, spare_colum
         rows=target.xbar_rows,
         columns=target.xbar_cols,
         arrays=arrays,
+        cell_bits=target.cell_bits,
         converters=converters if target.xbar_cols % converters == 0 else 0,
         spare_crossbars=spare_crossbars,
         spare_columns=spare_columns,

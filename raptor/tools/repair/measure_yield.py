@@ -55,13 +55,20 @@ class YieldPoint:
 
 @dataclass(frozen=True, slots=True)
 class YieldReport:
-    """JSON of `raptor yield --json`. `least`: top-1 of a good chip; `exact`: top-1 without defects."""
+    """JSON of `raptor yield --json`. `least`: top-1 of a good chip; `exact`: top-1 without defects.
+
+    `seed`: of the first chip. `other_defects`: rates of defects other than stuck cells. `candidates`: crossbars of a
+    core that a repair chooses from.
+    """
 
     model: str
     least: float
     exact: float
     samples: int
     encoding: str
+    cell_bits: int
+    seed: int
+    other_defects: DefectRates
     spare_columns: int
     candidates: int
     points: tuple[YieldPoint, ...]
@@ -126,6 +133,9 @@ def measure_yield(
         exact=measured.top1(program),
         samples=read.count,
         encoding=repairer.setup.encoding,
+        cell_bits=repairer.setup.cell_bits,
+        seed=task.seed,
+        other_defects=task.others,
         spare_columns=task.spare_columns,
         candidates=task.candidates,
         points=tuple(points),
