@@ -295,5 +295,26 @@ _SPECS = (
             "heads": _count(2, "attention heads, which share the token equally"),
         },
     ),
+    ModelSpec(
+        "ds_cnn",
+        "DS-CNN for key words of MLPerf Tiny, 1x1x49x10, 0.02 M parameters",
+        "models.tiny_networks:ds_cnn",
+        _options(12),
+    ),
+    ModelSpec(
+        "resnet8",
+        "ResNet-8 of MLPerf Tiny, 1x3x32x32, 0.08 M parameters",
+        "models.tiny_networks:resnet8",
+        _options(10),
+    ),
+    ModelSpec(
+        "fc_autoencoder",
+        "autoencoder for sounds of machines of MLPerf Tiny, 1x640, 0.27 M parameters",
+        "models.tiny_networks:fc_autoencoder",
+        {
+            "features": _count(640, "size of the input and of the output"),
+            "width": Option(1.0, (), "multiplies the size of every hidden layer but the smallest", 0.01),
+        },
+    ),
 )
 MODELS: dict[str, ModelSpec] = {spec.name: spec for spec in _SPECS}

@@ -188,8 +188,9 @@ class ModelBuilder:
         channels = x.shape[1:2]
         mean = var = None
         if x.value is not None:
-            mean = x.value.mean(axis=(0, 2, 3), dtype=np.float64).astype(np.float32)
-            var = x.value.var(axis=(0, 2, 3), dtype=np.float64).astype(np.float32)
+            rest = (0, *range(2, x.value.ndim))
+            mean = x.value.mean(axis=rest, dtype=np.float64).astype(np.float32)
+            var = x.value.var(axis=rest, dtype=np.float64).astype(np.float32)
         inputs = [
             self._parameter(f"{name}.weight", channels, self._normal(channels, mean=1, std=0.1)),
             self._parameter(f"{name}.bias", channels, self._normal(channels, std=0.1)),

@@ -56,6 +56,9 @@ _CASES: list[tuple[str, Options]] = [
     ("shufflenet_v2", {**_SMALL, "image_size": 32}),
     ("efficientnet_b0", {**_SMALL, "image_size": 32}),
     ("wavenet_cell", {"dilation": 8}),
+    ("ds_cnn", {}),
+    ("resnet8", {}),
+    ("fc_autoencoder", {}),
 ]
 _PUBLISHED = {
     "mlp": 784 * 256 + 256 + 256 * 128 + 128 + 128 * 10 + 10,
@@ -80,6 +83,9 @@ _PUBLISHED = {
     "lstm": 4 * 64 * (64 + 64) + 8 * 64 + 64 * 10 + 10,
     "vit_tiny": 5_717_416 - 192,  # the class token is part of its position
     "bert_tiny": 4_385_920 - (30_522 + 512 + 2) * 128,  # without the tables of words, positions and segments
+    "ds_cnn": 24_908 - 2 * 64 * 9,  # less running statistics; so for the next two
+    "resnet8": 78_666 - 2 * (3 * 16 + 2 * 32 + 2 * 64),
+    "fc_autoencoder": 269_992 - 2 * (8 * 128 + 8),
 }
 
 each_case = pytest.mark.parametrize(("name", "options"), _CASES)

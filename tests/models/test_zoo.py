@@ -16,7 +16,7 @@ from tests.tiny_models import golden
 from validator.execution.run import run_program
 from validator.load.output_directory import load_output
 
-_ALWAYS_SMALL = ("mlp", "lenet5", "mlp3", "wavenet_cell", "lstm", "bert_tiny")
+_ALWAYS_SMALL = ("mlp", "lenet5", "mlp3", "wavenet_cell", "lstm", "bert_tiny", "ds_cnn", "resnet8", "fc_autoencoder")
 FULL_SIZE = [name for name in models.MODELS if name not in _ALWAYS_SMALL]
 
 

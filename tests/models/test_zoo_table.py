@@ -8,7 +8,7 @@ from tests.models.zoo_table import MAPPINGS, TABLE, differences, figures, row
 
 OFTEN = (
     *("mlp", "lenet5", "resnet18", "shufflenet_v2"),
-    *("mlp3", "wavenet_cell", "lstm", "vit_tiny", "bert_tiny"),
+    *("mlp3", "wavenet_cell", "lstm", "vit_tiny", "bert_tiny", "ds_cnn", "resnet8", "fc_autoencoder"),
 )
 """A model of each kind, those that take a second; the others are slow tests."""
 

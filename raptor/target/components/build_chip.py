@@ -17,12 +17,10 @@ from raptor.target.arch.flit_cost import mesh_layout
 from raptor.target.arch.flit_cost_table import FlitCostTable, make_cost_table
 from raptor.target.arch.parse_file import parse_arch
 from raptor.target.arch.pimsim_file import ChipDescription
-from raptor.target.components.adc_model import estimate_adc
 from raptor.target.components.component_file import ChipPart, ComponentFile, MemoryPart, PeripheryPart
+from raptor.target.components.part_models import fill_from_models
 
 Floats = npt.NDArray[np.float64]
-
-_SURVEY = "regression over Murmann's survey: arXiv 2404.06553, hwcomponents-adc 1.0.21; low or high: ZigZag's model"
 
 
 def build_chip(parts: ComponentFile) -> ChipDescription:
@@ -31,7 +29,7 @@ def build_chip(parts: ComponentFile) -> ChipDescription:
     Raises `UserError` for times that are no whole number of periods, converters that do not divide the crossbar, and an
     energy in a part that takes no time.
     """
-    parts = _with_models(parts)
+    parts = fill_from_models(parts)
     _check_cites(parts)
     rows, cols = mesh_layout(parts.chip.cores)
     chip = {
@@ -55,27 +53,6 @@ def build_chip(parts: ComponentFile) -> ChipDescription:
 
 def _refuse(reason: str) -> NoReturn:
     raise UserError(f"components: {reason}")
-
-
-def _with_models(parts: ComponentFile) -> ComponentFile:
-    """Returns the file with the numbers of models filled in."""
-    adc = parts.adc
-    if (adc.rate_gsps is None) == (adc.bit_ns is None):
-        _refuse("adc: give either rate_gsps or bit_ns")
-    if adc.model is None:
-        if adc.pj is None:
-            _refuse('adc: give pj, the energy of a conversion, or model = "survey"')
-        return parts
-    given = [name for name in ("pj", "static_mw", "um2", "low_um2", "high_um2") if name in adc.model_fields_set]
-    if given:
-        _refuse(f'adc.{given[0]}: model = "survey" gives it; leave one of them out')
-    try:
-        found = estimate_adc(adc.bits, 1 / adc.conversion_ns, parts.node_nm)
-    except ValueError as e:
-        _refuse(f"adc: {e}")
-    low, high = sorted((found.um2, found.other_um2))
-    cost = {"pj": found.pj, "static_mw": found.static_mw, "um2": found.um2, "low_um2": low, "high_um2": high}
-    return parts.model_copy(update={"adc": adc.model_copy(update=cost | {"kind": "MODELLED", "cite": _SURVEY})})
 
 
 def _periods(name: str, ns: float, period_ns: float) -> int:
@@ -157,13 +134,17 @@ def _memory(memory: MemoryPart, clock_ns: float) -> dict[str, Any]:
     return {
         "data_width": memory.width,
         "period": clock_ns,
-        "read_latency_cycle": math.ceil(memory.read_ns / clock_ns - 1e-9),
-        "write_latency_cycle": math.ceil(memory.write_ns / clock_ns - 1e-9),
+        "read_latency_cycle": _clocks(memory.read_ns, clock_ns),
+        "write_latency_cycle": _clocks(memory.write_ns, clock_ns),
         "memory_size": memory.bytes,
         "static_power": memory.static_mw,
         "read_dynamic_energy": memory.read_pj,
         "write_dynamic_energy": memory.write_pj,
     }
+
+
+def _clocks(ns: float | None, clock_ns: float) -> int:
+    return math.ceil((ns or 0.0) / clock_ns - 1e-9)
 
 
 def make_network_table(parts: ComponentFile, cols: int) -> FlitCostTable:

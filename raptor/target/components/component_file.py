@@ -12,6 +12,7 @@ from raptor.common.errors import UserError
 from raptor.common.files.file_access import read_bytes
 from raptor.target.arch.area_table import AreaKind
 from raptor.target.arch.flit_cost import MOST_CORES
+from raptor.target.components.part_tables import fill_from_tables
 
 LIMIT_BYTES = 2**16
 EXAMPLE = "example"
@@ -32,6 +33,7 @@ class _ComponentTable(BaseModel):
 class ChipPart(_ComponentTable):
     """Static power and area of one part. Without `um2` the area is not known, and the chip's neither."""
 
+    table: Literal["isaac", "puma"] | None = Field(None, description="published chip that gives what is left out")
     static_mw: Mw = Field(0.0, description="static power of one part")
     um2: Um2 | None = Field(None, description="area of one part; left out: not known")
     low_um2: Um2 | None = Field(None, description="least area")
@@ -101,12 +103,16 @@ class PeripheryPart(ChipPart):
 
 
 class MemoryPart(ChipPart):
-    """A memory with one port. `read_pj` and `write_pj` are of `width` bytes."""
+    """A memory with one port. `read_pj` and `write_pj` are of `width` bytes.
+
+    `model` "sram" gives times, energies, static power and area by `sram_model.estimate_sram`.
+    """
 
     bytes: Annotated[int, Field(ge=1, le=2**40)]
     width: Count = Field(description="bytes of an access")
-    read_ns: Ns
-    write_ns: Ns
+    model: Literal["sram"] | None = Field(None, description="left out: the numbers are given here")
+    read_ns: Ns | None = None
+    write_ns: Ns | None = None
     read_pj: Pj = 0.0
     write_pj: Pj = 0.0
 
@@ -183,7 +189,7 @@ def read_component_file(source: str | Path, changes: Sequence[str] = ()) -> Comp
     for change in changes:
         _change(raw, change)
     try:
-        return ComponentFile.model_validate(raw)
+        return ComponentFile.model_validate(fill_from_tables(raw))
     except ValidationError as e:
         faults = [f"  {_place(fault['loc'])}: {fault['msg']}" for fault in e.errors(include_url=False)]
         more = [f"  and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []

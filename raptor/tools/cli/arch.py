@@ -168,6 +168,9 @@ def new_command(
         list[str] | None,
         typer.Option("--set", metavar="PART.NAME=VALUE", help="Another value of a component.", show_default=False),
     ] = None,
+    witness: Annotated[
+        bool, typer.Option("--witness", help="With --components: also estimate with hwcomponents (Python 3.12).")
+    ] = False,
     sizes: CoreKeywords,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     quiet: QuietOption = False,
@@ -187,11 +190,11 @@ def new_command(
             raise UserError("--components: the file has all sizes; change one with --set PART.NAME=VALUE")
         if not is_on_command_line(context, "output"):
             raise UserError("--components: say where the chip goes, with -o FOLDER")
-        lines = write_components(components, changes or (), output, force=force)
+        lines = write_components(components, changes or (), output, witness=witness, force=force)
         if not quiet:
             print("\n".join(lines))
         return
-    refuse_options(context, {"changes"}, "only with --components")
+    refuse_options(context, {"changes", "witness"}, "only with --components")
     chip, written = write_architecture(architectures.describe_chip(base, **sizes), output, force=force)
     if quiet:
         return

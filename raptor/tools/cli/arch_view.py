@@ -26,6 +26,8 @@ from raptor.target.arch.chip_area import format_area
 from raptor.target.arch.pimsim_schema import ArchFile, AreaConfig, field_model
 from raptor.target.components.chip_folder import write_chip_folder
 from raptor.target.components.component_file import read_component_file
+from raptor.target.components.part_models import fill_from_models
+from raptor.target.components.second_witness import compare_with_hwcomponents
 from raptor.target.device_file import device_presets, load_device
 from validator.simulate.simulation_report import energy_text, time_text
 
@@ -247,18 +249,24 @@ def write_architecture(chip: ChipDescription, output: Path, *, force: bool = Fal
     return target, table
 
 
-def write_components(source: str, changes: Sequence[str], folder: Path, *, force: bool = False) -> list[str]:
+def write_components(
+    source: str, changes: Sequence[str], folder: Path, *, witness: bool = False, force: bool = False
+) -> list[str]:
     """Writes the chip of a component file to a folder: architecture, network table and device. Returns a description.
+
+    With `witness` it has a line for each part that the package hwcomponents estimates, too.
 
     Raises `UserError` for a file that is wrong, and for files in the folder that would be replaced without `force`.
     """
     parts = read_component_file(source, changes)
+    compared = compare_with_hwcomponents(fill_from_models(parts)) if witness else []
     target, names = write_chip_folder(parts, folder, force=force)
     found = compute_chip_figures(target)
     return [
         f"{folder}: {', '.join(names)}: {target.core_count} cores, {target.xbars_per_core} crossbars a core",
         f"a product takes {time_text(_short(found.product.time_ns))}, {_energy(found.product.energy_pj)}",
         f"area {format_area(found.area)}",
+        *compared,
     ]
 
 
