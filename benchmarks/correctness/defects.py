@@ -78,7 +78,7 @@ def print_dead(model: Path, folder: Path, seeds: int) -> None:
             chip = folder / "chip.json"
             chip.write_bytes(chip_to_json(draw_chip(size, DefectRates(dead_cores=dead), seed)))
             program = raptor.compile(model, **CHIP, chip=chip)
-            found.append(program.simulate().latency_ns / 1000)
+            found.append((program.simulate().latency_ns or 0.0) / 1000)
         base = base or found[0]
         mean = statistics.mean(found)
         print(f"| {dead} of 64 | {mean:.1f} us | {max(found):.1f} us | {mean / base:.3f} |", flush=True)

@@ -212,7 +212,7 @@ def _repaired_array(
         return replace(made, held_levels=group.weights.astype(np.float32)[None])
     if setup.kind == "sliced":
         return made
-    stuck = [np.moveaxis(side, 2, 0) != CellState.FREE for side in states]
+    stuck: list[npt.NDArray[np.bool_]] = [np.moveaxis(side, 2, 0) != CellState.FREE for side in states]
     return _with_held_levels(made, setup, [np.concatenate(stuck)] if group.layout.encoding == "differential" else stuck)
 
 

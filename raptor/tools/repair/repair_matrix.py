@@ -92,12 +92,15 @@ def _find_errors(matrix: Ints, codes: Ints, tables: ClosestValues) -> tuple[Floa
     rows, cols = np.nonzero(codes)
     stuck, wished = codes[rows, cols], matrix[rows, cols]
     plain, negated = (
-        np.bincount(cols, (tables.find_values(stuck, side * wished) - side * wished) ** 2.0, matrix.shape[1])
+        np.bincount(cols, (tables.find_values(stuck, side * wished) - side * wished) ** 2.0, matrix.shape[1]).astype(
+            np.float64
+        )
         for side in (1, -1)
     )
     low, high = tables.layout.limits
     can = (-matrix.max(axis=0) >= low) & (-matrix.min(axis=0) <= high)
-    return plain, np.where(can, np.maximum(plain - negated, 0.0), 0.0)
+    gained: Floats = np.where(can, np.maximum(plain - negated, 0.0), 0.0)
+    return plain, gained
 
 
 def _keep_sums(

@@ -58,7 +58,7 @@ def _read_lines(path: Path, lines: list[str]) -> Iterator[tuple[str, dict[str, i
     """Yields, for each line, its name in messages, the numbers that it gives, and its defect."""
     rows = csv.reader(lines, strict=True)
     try:
-        header = [name.strip() for name in next(rows, [])]
+        header = [name.strip() for name in next(rows, list[str]())]
         _check_header(path, header)
         for row in rows:
             where = f"{path}, line {rows.line_num}"

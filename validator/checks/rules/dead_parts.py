@@ -1,6 +1,7 @@
 """Rules on the defects of one chip: what a program uses that is dead. They run if there is a chip file."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import networkx as nx
 
@@ -108,7 +109,7 @@ def dead_line(subject: CheckSubject) -> Iterator[RuleHit]:
         parts, working = list(_list_parts(subject, subject.chip.target, core)), chip.list_crossbars(core)
         if len(parts) > len(working):
             continue  # `dead-crossbar`
-        fits = nx.Graph()
+        fits: Any = nx.Graph()
         fits.add_nodes_from(("part", i) for i in range(len(parts)))
         fits.add_edges_from(
             (("part", i), k) for i, part in enumerate(parts) for k in working if _has_room(chip, core, k, *part)
