@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-import numpy as np
 import numpy.typing as npt
 
+from raptor.backends.pimsim.stream_files import PimsimFiles
 from raptor.common.errors import UserError
 from raptor.common.options import arguments
 from raptor.common.options.option_values import STREAM_FORMAT, WEIGHT_FORMAT, StreamFormat, WeightFormat
@@ -21,7 +21,6 @@ from raptor.options import CompileKeywords, CompileOptions, read_options
 from raptor.output import writer
 from raptor.output.compile_report import CompileReport, read_any_report
 from raptor.output.writer import HostedArtifacts, ProgramArtifacts
-from raptor.target import isa
 
 if TYPE_CHECKING:
     import onnx
@@ -79,16 +78,18 @@ class Program:
         if self.artifacts is None or isinstance(self.artifacts, HostedArtifacts):
             return checks.check(self._directory())
         parts = self.artifacts
-        cores = range(parts.config.core_cnt)
-        empty = np.zeros(0, isa.RECORD)
+        if not isinstance(parts.machine, PimsimFiles):
+            return ()  # what `check` knows is about pimsim-nn; the back end has verified its code
+        streams = parts.machine
+        cores = range(streams.config.core_cnt)
         return checks.check_output(
-            [parts.records.get(core, empty) for core in cores],
-            parts.config,
+            [streams.records_of(core) for core in cores],
+            streams.config,
             parts.arch,
             parts.memory,
-            [parts.weights[core].shapes if core in parts.weights else () for core in cores],
+            [streams.weights[core].shapes if core in streams.weights else () for core in cores],
             extended=parts.options.get("isa") == "extended",
-            resident=parts.resident.memory if parts.resident else None,
+            resident=streams.resident,
         )
 
     def run(self, inputs: Mapping[str, Array], *, device: "Device | str | None" = None) -> dict[str, Array]:

@@ -161,10 +161,9 @@ class ModelInputs:
 
 @dataclass(frozen=True, slots=True)
 class MappingOptions:
-    """The mapping: a strategy, a stored mapping, or the goal that a search minimises.
+    """The mapping: a strategy, a stored mapping, or the goal of a search, which tries `effort` mappings at most.
 
-    `effort`: number of mappings that a search tries; None for the default (`raptor.compiler.mapping_search`). `knobs`:
-    tuning numbers of the strategy `rows` that differ from its defaults."""
+    `knobs`: tuning numbers of the strategy `rows` that differ from its defaults."""
 
     mapping: str = _option(
         parse_mapping,
@@ -213,8 +212,11 @@ class MappingOptions:
 
 @dataclass(frozen=True, slots=True)
 class NumberOptions:
-    """Instruction set and arithmetic: restriction to the published instructions, and the requantisation method."""
+    """Machine (the name of a back end) and arithmetic: published instructions only, requantisation method."""
 
+    backend: str = _option(
+        parse_text, "Machine: pimsim, c, or an installed one.", "pimsim", example="c", completion="backends"
+    )
     base_isa: bool = _option(
         parse_flag, f"{ISA}; base: only instructions that pimsim-nn runs.", default=False, example="base", typed=ISA
     )
@@ -353,9 +355,6 @@ class CompileOptions:
             )
 
 
-# Keyword arguments of functions, in the types that users may pass.
-
-
 class CrossbarKeywords(TypedDict, total=False):
     """Keywords for crossbars: their size, their number per core, and the bits of a cell."""
 
@@ -430,6 +429,7 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
     batch: int | None
     device: str | Path | None
     cuts: CutMethod | None
+    backend: str
 
 
 def list_keywords(kind: Any) -> tuple[str, ...]:

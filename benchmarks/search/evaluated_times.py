@@ -16,10 +16,11 @@ from onnx import ModelProto
 import models
 from benchmarks.programs.block_models import BLOCKS
 from benchmarks.programs.interval_limits import MODELS, format_line
+from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
+from raptor.backends.pimsim.program_cost import simulate_objective
 from raptor.common.errors import RaptorError
 from raptor.compiler import pipeline
 from raptor.compiler.pass_driver import Driver
-from raptor.compiler.program_cost import simulate_objective
 from raptor.frontend import load
 from raptor.mapping.evaluation.evaluate import evaluate
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
@@ -68,7 +69,8 @@ def measure(name: str, build: Callable[[], ModelProto], cores: int) -> TimeRatio
     formula = estimate_times(mapped.graph, mapped.decision, chip)
     done = pipeline.complete(mapped, chip, aim=BALANCED_OBJECTIVE, driver=unverified)
     lowered = pipeline.run_lowering(done.mapped, chip, driver=unverified, known=done.known)
-    cost = simulate_objective("throughput", lowered.program, lowered.streams, chip)
+    streams = pipeline.generate_code(lowered, PIMSIM_BACKEND, driver=unverified)
+    cost = simulate_objective("throughput", lowered.program, streams, chip)
     interval_ns, latency_ns = cost.interval_ns, cost.latency_ns
     ratios = TimeRatios(
         found.interval_ns / interval_ns,

@@ -57,7 +57,7 @@ def compile_or_segment(
     Unless nodes are assigned to the host by name, a model that the chip can compute alone is compiled as one program.
     Rounds are used only if the model does not fit the chip.
     """
-    check_driver(driver, request.arch)
+    check_driver(driver, request)
     options = request.options
     if request.arch.defects is not None:
         return _compile_around(source, request, driver)

@@ -28,6 +28,8 @@ LAYERS = "layers.json"
 STEPS = "steps.json"
 TRIM = "trim.json"
 MANIFEST = "manifest.json"
+PIMSIM = "pimsim"
+"""Name of the back end whose programs are instruction streams of pimsim-nn."""
 SEGMENTS = "segments.json"
 ROUNDS = "rounds.json"
 DEVICE = "device.json"
@@ -367,6 +369,9 @@ class OutputManifest(StrictSchema):
     )
     model: str = Field(description="name of the ONNX file compiled")
     options: dict[str, Any]
+    backend: Annotated[str, Field(pattern="^[A-Za-z0-9_.-]{1,64}$")] | None = Field(
+        default=None, exclude_if=is_none, description="machine of the program; left out for pimsim"
+    )
     streams: JsonArray[Literal["json", "pim"]]
     weights: Literal["json", "npz"]
     integers: IntegerProofs | None = Field(default=None, exclude_if=is_none)

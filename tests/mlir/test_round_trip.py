@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import models
-from raptor import codegen, mlir, pim
+from raptor import mlir, pim
+from raptor.backends import pimsim
 from raptor.pim import PimProgram
 from raptor.pim.ir import TensorTrace
 from tests.mlir.mutations import programs
@@ -27,11 +28,11 @@ def levels(of: Passes) -> dict[str, PimProgram]:
     return {"lower": of.placed, "reuse_operands": of.reused, "allocate": of.program}
 
 
-def streams(program: PimProgram, made_by: str, of: Passes) -> codegen.InstructionStreams:
+def streams(program: PimProgram, made_by: str, of: Passes) -> pimsim.InstructionStreams:
     """The passes after the one that made the program."""
     if made_by == "lower":
         program = pim.reuse_operands(program)
-    return codegen.generate(program if made_by == "allocate" else pim.allocate(program, of.arch), of.arch)
+    return pimsim.generate(program if made_by == "allocate" else pim.allocate(program, of.arch), of.arch)
 
 
 def assert_equal_streams(text: str, of: Passes) -> None:

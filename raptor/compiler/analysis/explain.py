@@ -42,7 +42,7 @@ from raptor.target.isa import OPCODE
 from raptor.target.opcode_tables import MATRIX, VECTOR
 from raptor.transforms.choose_recipes import RequantMethod
 from raptor.transforms.rewrite_choices import JoinedLayer, OnVectorUnit
-from validator.program.pimsim_program import read_program
+from validator.program.pimsim_program import read_program, refuse_other_machine
 from validator.program.rounds import read_rounds
 from validator.program.segment_list import chip_folders, has_rounds, read_segments, require_one_segment
 from validator.simulate import builtin
@@ -253,6 +253,7 @@ def explain(folder: str | Path, *, faster: bool = False, certificate: str | Path
 def _explain_program(folder: Path, *, faster: bool) -> tuple[MappingExplanation, "_Simulated", Graph, Target]:
     """Explains one program. Also returns its run, and the graph and the chip for which its mapping was decided."""
     report, manifest = read_report(folder)
+    refuse_other_machine(folder)
     for name in (files.ARCH, files.STEPS, files.MODEL):
         file_access.check_regular_file(folder, name)
     program = read_program(folder)

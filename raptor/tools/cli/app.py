@@ -165,6 +165,7 @@ def compile_command(model: ModelArgument, options: CompileKeywords, output: Outp
     Example: raptor compile lenet5.onnx --xbar 128 --cores 20
     """
     import raptor
+    from raptor.backends.machine_backend import find_backend, refuse_options
     from raptor.common.files import file_access
     from raptor.common.process.forked_task import BackgroundChecks
     from raptor.common.process.thread_pool import CheckedThreadPool
@@ -182,6 +183,7 @@ def compile_command(model: ModelArgument, options: CompileKeywords, output: Outp
     for name, file in emitted.items():
         if file is not None:
             file_access.check_file_replaceable(flag_name(name), Path(file), force=output.force)
+    refuse_options(find_backend(options.get("backend") or "pimsim"), output)
     if output.verbose and output.quiet:
         raise UserError("--verbose: not with --quiet")
     passes: Any = {}

@@ -7,8 +7,9 @@ import pytest
 
 import models
 import raptor
-from raptor.compiler.pipeline import complete, prepare_graph, rewrite_and_map, run_lowering
-from raptor.compiler.program_cost import simulate_objective
+from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
+from raptor.backends.pimsim.program_cost import simulate_objective
+from raptor.compiler.pipeline import complete, generate_code, prepare_graph, rewrite_and_map, run_lowering
 from raptor.frontend import load
 from raptor.mapping.evaluation.evaluate import evaluate
 from raptor.mapping.knobs import DEFAULT_KNOBS
@@ -41,7 +42,7 @@ def times(name: str, size: int, knobs: object = DEFAULT_KNOBS) -> tuple[float, f
     found = evaluate(mapped.graph, mapped.decision, CHIP)
     done = complete(mapped, CHIP, aim=BALANCED_OBJECTIVE)
     lowered = run_lowering(done.mapped, CHIP, known=done.known)
-    cost = simulate_objective("throughput", lowered.program, lowered.streams, CHIP)
+    cost = simulate_objective("throughput", lowered.program, generate_code(lowered, PIMSIM_BACKEND), CHIP)
     return found.latency_ns, found.interval_ns, cost.latency_ns, cost.interval_ns
 
 
