@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=200, help="test images to use")
     parser.add_argument("--chips", type=int, default=10, help="chips of each rate")
     parser.add_argument("--rates", nargs="*", type=float, default=RATES, help="rates of stuck cells")
-    parser.add_argument("--seeds", type=int, default=5, help="chips of each number of dead cores")
+    parser.add_argument("--seeds", type=int, default=2, help="chips of each number of dead cores")
     args = parser.parse_args()
     training, test = load_images()
     with tempfile.TemporaryDirectory() as name:
