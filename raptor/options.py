@@ -350,9 +350,8 @@ class CompileOptions:
             asked, needed = spell_option("optimize", "writes"), spell_option("rounds", True)
             raise UserError(f"{asked}: only with {needed}, which writes for each batch")
         if self.mapping.emit_ops is None and "interface" in self.chip.fields:
-            raise UserError(
-                f"{spell_option('fields', 'interface')}: only with {spell_option('emit_ops')}, which uses it"
-            )
+            asked, needed = spell_option("fields", "interface"), spell_option("emit_ops")
+            raise UserError(f"{asked}: only with {needed}, which alone uses it")
 
 
 class CrossbarKeywords(TypedDict, total=False):

@@ -218,10 +218,8 @@ def _repaired_array(
 
 def _whole_planes(matrix: npt.NDArray[np.integer]) -> CellPlanes:
     """Returns the plane of an array whose cells hold whole weights: its levels are elsewhere."""
-    rows, cols = matrix.shape
-    return CellPlanes(
-        np.zeros((1, rows, cols), np.int64), None, (1,), np.ones((1, cols), np.int64), np.zeros(cols, np.int64)
-    )
+    levels = np.zeros((1, *matrix.shape), np.int64)
+    return CellPlanes(levels, None, (1,), np.ones_like(levels[:, 0]), np.zeros_like(levels[0, 0]))
 
 
 def _with_rows(array: CellArray, rows: int, setup: ChipSetup, codes: CodeRange) -> CellArray:

@@ -111,7 +111,8 @@ def _check_places(group: RepairedGroup, chip: Chip) -> None:
 
 def _check_lines(group: RepairedGroup, size: ChipSize) -> None:
     cols, slices = group.lines.shape
-    own: Ints = (np.arange(cols) % group.width)[:, None] * slices + np.arange(slices)
+    columns, within = (np.arange(int(count), dtype=np.int64) for count in (cols, slices))
+    own = (columns % group.width)[:, None] * slices + within
     is_spare = (group.lines >= size.columns) & (group.lines < size.all_columns)
     if not ((group.lines == own) | is_spare).all():
         col = int(np.flatnonzero(((group.lines != own) & ~is_spare).any(axis=1))[0])

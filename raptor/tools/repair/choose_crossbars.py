@@ -82,7 +82,7 @@ def _place(core: int, part: CrossbarPart, crossbar: int, chip: Chip, method: Rep
     rows, cols = part.matrix.shape
     layout = part.tables.layout
     every = np.stack([chip.read_states(core, crossbar, array)[:rows] for array in range(layout.arrays)])
-    lines: Ints = np.arange(cols * layout.slices).reshape(cols, layout.slices)
+    lines = np.arange(int(cols) * layout.slices, dtype=np.int64).reshape(-1, layout.slices)
     states = every[:, :, lines]
     repaired = repair_matrix(part.matrix, states, part.tables, method)
     if method.crossbars and chip.size.spare_columns and repaired.errors.any():

@@ -109,12 +109,13 @@ def dead_line(subject: CheckSubject) -> Iterator[RuleHit]:
         parts, working = list(_list_parts(subject, subject.chip.target, core)), chip.list_crossbars(core)
         if len(parts) > len(working):
             continue  # `dead-crossbar`
-        fits: Any = nx.Graph()
+        graphs: Any = nx
+        fits = graphs.Graph()
         fits.add_nodes_from(("part", i) for i in range(len(parts)))
         fits.add_edges_from(
             (("part", i), k) for i, part in enumerate(parts) for k in working if _has_room(chip, core, k, *part)
         )
-        placed = nx.bipartite.maximum_matching(fits, [("part", i) for i in range(len(parts))])
+        placed = graphs.bipartite.maximum_matching(fits, [("part", i) for i in range(len(parts))])
         missing = sum(("part", i) not in placed for i in range(len(parts)))
         if missing:
             found = f"core {core}: for {missing} of its {len(parts)} crossbars there is none without dead lines"
