@@ -45,10 +45,10 @@ test-slow: $(READY)  ## full-size models, long sweeps, every planted defect
 test-browser: $(READY)  ## the documentation in a headless Chromium
 	$(BIN)/pytest -q -m browser --browser=required
 
-test-frameworks:  ## PyTorch, JAX, Keras, scikit-learn and xDSL as they are, in an environment of its own: .venv-frameworks
+test-frameworks:  ## PyTorch, JAX, Keras, scikit-learn, xDSL and mcp as they are, in an environment of its own: .venv-frameworks
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check onnxscript keras -e '.[dev,jax,mlir,sklearn]'
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check onnxscript keras -e '.[dev,jax,mcp,mlir,sklearn]'
 	$(FRAMEWORKS)/bin/pytest -q -m frameworks
 
 test-release: $(READY)  ## wheel and source archive, each alone in a fresh environment

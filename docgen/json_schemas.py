@@ -13,7 +13,7 @@ import validator.simulate.simulation_report
 from raptor.compiler.analysis.explain import MappingExplanation
 from raptor.compiler.analysis.inspection import ModelInspection
 from raptor.mapping.mapping_file import MappingFile
-from raptor.output import files, repair_files, resident_files, round_files
+from raptor.output import decoder_files, files, repair_files, resident_files, round_files
 from raptor.output.compile_report import CompileReport
 from raptor.target.arch.pimsim_schema import ArchFile
 from raptor.target.chip_file import ChipFile
@@ -25,6 +25,7 @@ from raptor.tools.repair.measure_yield import YieldReport
 from raptor.tools.reporting.figure_export import ComparisonNumbers, ReportNumbers
 from validator.accuracy.accuracy_report import AccuracyReport
 from validator.checks.findings_output import FindingsReport
+from validator.decoding.generation import GenerationReport
 
 FILE_CLASSES: dict[str, type[BaseModel]] = {
     files.ARCH: ArchFile,
@@ -38,6 +39,7 @@ FILE_CLASSES: dict[str, type[BaseModel]] = {
     files.MANIFEST: files.OutputManifest,
     files.ROUNDS: round_files.RoundList,
     files.RESIDENT: resident_files.ResidentMap,
+    files.DECODER: decoder_files.DecoderFile,
     files.DEVICE: DeviceFile,
     repair_files.CHIP: ChipFile,
     repair_files.REPAIR: repair_files.RepairTable,
@@ -51,6 +53,7 @@ COMMAND_CLASSES: dict[str, type] = {
     "compare": ComparisonNumbers,
     "explain": MappingExplanation,
     "explore show": StudyReport,
+    "generate": GenerationReport,
     "inspect": ModelInspection,
     "quantize": QuantisationReport,
     "report": ReportNumbers,

@@ -20,7 +20,7 @@ PACKAGE_LAYERS = (
     ("spatial",),
     ("pim",),
     ("mlir", "output"),
-    ("backends",),
+    ("codegen",),
     ("compiler", "device"),
     ("api",),
     ("integrations", "tools"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy.typing as npt
 
-from raptor.backends.pimsim.stream_files import PimsimFiles
+from raptor.codegen.pimsim.stream_files import pimsim_files
 from raptor.common.errors import UserError
 from raptor.common.options import arguments
 from raptor.common.options.option_values import STREAM_FORMAT, WEIGHT_FORMAT, StreamFormat, WeightFormat
@@ -75,12 +75,11 @@ class Program:
         require_own_packages("validator")
         from validator import checks
 
+        if self.artifacts is not None and not self._has_streams:
+            return ()  # what `check` knows is about pimsim-nn; the back end has verified its code
         if self.artifacts is None or isinstance(self.artifacts, HostedArtifacts):
             return checks.check(self._directory())
-        parts = self.artifacts
-        if not isinstance(parts.machine, PimsimFiles):
-            return ()  # what `check` knows is about pimsim-nn; the back end has verified its code
-        streams = parts.machine
+        parts, streams = self.artifacts, pimsim_files(self.artifacts)
         cores = range(streams.config.core_cnt)
         return checks.check_output(
             [streams.records_of(core) for core in cores],
@@ -91,6 +90,13 @@ class Program:
             extended=parts.options.get("isa") == "extended",
             resident=streams.resident,
         )
+
+    @property
+    def _has_streams(self) -> bool:
+        """True if a program in memory consists of instruction streams of pimsim-nn."""
+        if isinstance(self.artifacts, HostedArtifacts):
+            return all(part.artifacts.has_streams for part in self.artifacts.segments if part.artifacts)
+        return self.artifacts is not None and self.artifacts.has_streams
 
     def run(self, inputs: Mapping[str, Array], *, device: "Device | str | None" = None) -> dict[str, Array]:
         """Executes the instruction streams on `inputs` (by name, ONNX shapes) and returns the outputs by name.

@@ -5,14 +5,14 @@ A new option is a field of a record, and a keyword in the `TypedDict` of the fun
 checked values; internal functions take the record that they need.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
 from raptor.common.errors import UserError
-from raptor.common.option_spelling import flag_name, spell_option
+from raptor.common.option_spelling import spell_option
 from raptor.common.options.arguments import IntegerRange, OneOf, parse_flag, parse_new_file, parse_path, parse_text
 from raptor.common.options.option_texts import (
     CONSTANTS,
@@ -90,9 +90,8 @@ class OptionSpec:
 
 def _option(check: ValueCheck, help: str, default: Any = None, **more: Any) -> Any:
     """Makes the field of an option, like `dataclasses.field`: for type checkers it is a default of the right type."""
-    factory: Any = (
-        {"default_factory": dict} if isinstance(more.get("texts"), NamedValueFormat) else {"default": default}
-    )
+    is_named = isinstance(more.get("texts"), NamedValueFormat)
+    factory: Any = {"default_factory": dict} if is_named else {"default": default}
     return field(**factory, metadata={"option": OptionSpec(check=check, help=help, default=default, **more)})
 
 
@@ -252,6 +251,12 @@ class ResidencyOptions:
         example="x=y",
         texts=STATES,
         not_with=("rounds", "whose programs take turns in the same memory"),
+    )
+    capacity: int | None = _option(
+        IntegerRange(2, 2**16),
+        "Rows of states that grow by one a step.",
+        example="8",
+        only_with=("states", "which it is for"),
     )
 
 
@@ -423,6 +428,7 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
     requant: Requant | None
     resident_constants: bool
     states: Mapping[str, str] | str | None
+    capacity: int | None
     trimmable: bool
     rounds: bool
     batch: int | None
@@ -483,16 +489,3 @@ def _record(record: type[R], values: Mapping[str, Any]) -> R:
         elif part.name in values:
             parts[part.name] = values[part.name]
     return record(**parts)
-
-
-def to_command_line(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the words of the command line for keyword arguments of `raptor.compile`."""
-    for name, value in given.items():
-        option, words = collect_options(CompileOptions)[name], flag_name(name).split()
-        if option.check is parse_flag:
-            yield from words if value else ()
-        elif option.texts is not None:
-            for text in option.texts.format_texts(value):
-                yield from (*words, text)
-        else:
-            yield from (*words, "x".join(map(str, cast(list[Any], value))) if isinstance(value, list) else str(value))

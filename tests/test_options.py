@@ -46,6 +46,7 @@ from raptor.tools.explore.study.study_file import read_study
 from raptor.tools.repair import measure_yield
 from raptor.tools.repair.chip_writer import make_size
 from raptor.tools.repair.draw_defects import DefectRates, draw_chip
+from tests.decoder_models import plain_decoder
 from tests.oversized_models import dense
 from tests.tiny_models import make_model, node, random
 from tests.tools.reporting.measured import measured
@@ -281,6 +282,20 @@ COMMANDS = {
             "--quiet": ("--quiet",),
         },
     ),
+    "generate": Command(
+        ("generate", "decoder", "--prompt-ids", "7"),
+        {
+            "--prompt-ids": ("--prompt-ids", "3,1"),
+            "--tokens": ("--tokens", "5"),
+            "--temperature": ("--temperature", "0.2"),
+            "--seed": ("--seed", "5"),
+            "--session": ("--session", "session.npz"),
+            "--save": ("--save", "saved.npz"),
+            "--json": ("--json", "found.json"),
+            "--force": ("--force",),
+            "--quiet": ("--quiet",),
+        },
+    ),
     "check": Command(
         ("check", "out"),
         {
@@ -358,6 +373,7 @@ COMMANDS = {
             "--from": ("--from", "isaac"),
             "--components": ("--components", "example"),
             "--set": ("--set", "adc.bits=6"),
+            "--witness": ("--witness",),
             **examples(CoreKeywords),
             "--field": ("--field", "rob_size=3"),
             "--force": ("--force",),
@@ -497,6 +513,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     report.write_text(report.read_text().rstrip("\n") + " ")
     small = {"xbar": 8, "cores": 2, "xbars_per_core": 2, "rounds": True, "device": "pcm-occ"}
     raptor.compile(dense(8, 40), **small).save(folder / "turns")
+    raptor.compile(plain_decoder(layers=1), states="auto", capacity=24, cores=8).save(folder / "decoder")
+    session = raptor.Session(folder / "decoder")
+    session.step(2)
+    session.save(folder / "session.npz")
     np.save(folder / "x.npy", np.ones((1, 4, 6, 6), np.float32))
     onnx.save(dense(8, 40), str(folder / "wide.onnx"))
     raptor.quantize(dense(6, 3), samples=1).save(folder / "int8.onnx")
@@ -576,17 +596,8 @@ class Runner:
             if self.name == "compile":
                 shutil.rmtree("out")
             yield self.once(words)
-            if self.name in (
-                "compile",
-                "models",
-                "quantize",
-                "run",
-                "trim",
-                "repair",
-                "arch new",
-                "arch defects",
-                "explore new",
-            ):
+            again = ("compile", "models", "quantize", "run", "generate", "trim", "repair", "arch new", "arch defects")
+            if self.name in (*again, "explore new"):
                 yield self.once(words)
             if "out" in words and self.name == "validate":
                 yield self.once(["spoilt" if word == "out" else word for word in words])

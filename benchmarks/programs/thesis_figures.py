@@ -22,7 +22,7 @@ from benchmarks.programs import thesis_drawing
 from benchmarks.programs.thesis_drawing import LOWERINGS, SHOWN_INSTRUCTIONS
 from benchmarks.tables import store_tables
 from raptor.api import Program
-from raptor.backends.pimsim.stream_files import pimsim_files
+from raptor.codegen.pimsim.stream_files import pimsim_files
 from raptor.output.writer import ProgramArtifacts
 from raptor.target import isa
 from validator.simulate import builtin

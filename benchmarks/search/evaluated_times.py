@@ -16,8 +16,8 @@ from onnx import ModelProto
 import models
 from benchmarks.programs.block_models import BLOCKS
 from benchmarks.programs.interval_limits import MODELS, format_line
-from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
-from raptor.backends.pimsim.program_cost import simulate_objective
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.common.errors import RaptorError
 from raptor.compiler import pipeline
 from raptor.compiler.pass_driver import Driver

@@ -21,7 +21,7 @@ from rich.table import Table
 
 import models
 import raptor
-from raptor.backends.pimsim.stream_files import pimsim_files
+from raptor.codegen.pimsim.stream_files import pimsim_files
 from raptor.output.writer import ProgramArtifacts
 from raptor.target import encoding
 from raptor.target.isa import BY_NAME, BY_OPCODE, RECORD, Records

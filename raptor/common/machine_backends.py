@@ -11,8 +11,8 @@ from raptor.common.option_spelling import spell_option
 GROUP = "raptor.backends"
 """Group of the entry points with which other packages add back ends."""
 OWN_BACKENDS: Mapping[str, tuple[str, str]] = {
-    "pimsim": ("raptor.backends.pimsim.back_end", "PIMSIM_BACKEND"),
-    "c": ("raptor.backends.c.back_end", "C_BACKEND"),
+    "pimsim": ("raptor.codegen.pimsim.back_end", "PIMSIM_BACKEND"),
+    "c": ("raptor.codegen.c.back_end", "C_BACKEND"),
 }
 """Module and name of RAPTOR's own back ends; they are known without an installation."""
 
@@ -37,7 +37,7 @@ def list_backends() -> tuple[str, ...]:
 
 
 def load_backend(name: str) -> Any:
-    """Imports the back end `name` (see `raptor.backends.machine_backend`).
+    """Imports the back end `name` (see `raptor.codegen.machine_backend`).
 
     Raises `UserError` if there is none, or if the package that has it cannot be imported.
     """

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raptor import frontend, pim
-from raptor.backends.machine_backend import MachineBackend, ProgramParts, find_backend, refuse_options
-from raptor.backends.pimsim import VECTOR_OPCODE, InstructionStreams, operator_flow
+from raptor.codegen.machine_backend import MachineBackend, ProgramParts, find_backend, refuse_options
+from raptor.codegen.pimsim import VECTOR_OPCODE, InstructionStreams, operator_flow
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.common.files import file_access
 from raptor.common.option_spelling import spell_option
@@ -17,6 +17,7 @@ from raptor.compiler import pipeline
 from raptor.compiler.mapping_search import search_mapping
 from raptor.compiler.pass_driver import Driver, PassResults
 from raptor.frontend import LoadedModel
+from raptor.frontend.loading import GrowingModel
 from raptor.frontend.state_pairs import find_states
 from raptor.graph.ir import (
     EXTENDED_FUNCTIONS,
@@ -37,7 +38,7 @@ from raptor.mapping.strategies import STRATEGIES, Strategy, rows_strategy
 from raptor.options import CompileOptions, NumberOptions, ResidencyOptions, RoundOptions
 from raptor.output import file_contents, files
 from raptor.output.compile_report import make_report
-from raptor.output.writer import ProgramArtifacts
+from raptor.output.writer import GrowingFiles, ProgramArtifacts
 from raptor.target.arch import Target, check_network_size, load_chip
 from raptor.target.avoid_defects import describe_loss
 from raptor.target.device_file import DeviceFile, load_device
@@ -110,6 +111,7 @@ def make_request(options: CompileOptions) -> CompileRequest:
         "isa": "base" if options.numbers.base_isa else "extended",
         **({"backend": backend.name} if backend.name != files.PIMSIM else {}),
         **({"states": dict(options.residency.states)} if options.residency.states else {}),
+        **({"capacity": options.residency.capacity} if options.residency.capacity else {}),
         **({"resident_constants": True} if options.residency.resident_constants else {}),
         **({"chips": chip.chips} if chip.chips > 1 else {}),
         **({"chip": chip.defects.file.name} if chip.defects else {}),
@@ -171,7 +173,9 @@ PASS_OPTION = OneOf("stop_after", tuple(step.__name__ for step in (frontend.load
 def compile_model(source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver) -> ProgramArtifacts:
     """Runs every pass. Returns the contents of the output directory."""
     check_driver(driver, request)
-    return compile_loaded(driver.run(frontend.load, _verify_model, source, request.options.inputs), request, driver)
+    options = request.options
+    loaded = driver.run(frontend.load, _verify_model, source, options.inputs, options.residency)
+    return compile_loaded(loaded, request, driver)
 
 
 def check_driver(driver: Driver, request: CompileRequest) -> None:
@@ -199,7 +203,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     if options.numbers.base_isa:
         _refuse_extensions(model.graph)
     _check_numbers(model.graph, arch, options.numbers)
-    graph = set_residency(model.graph, options.residency)
+    graph = set_residency(model.graph, options.residency, model.decoder)
     graph = pipeline.prepare_graph(graph, arch, request.requantising, driver=driver)
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
@@ -251,12 +255,23 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         backend=request.backend.name,
         constants=memory.constant_values,
         onnx_bytes=model.onnx_bytes,
+        decoder=_growing_files(model),
     )
 
 
-def set_residency(graph: Graph, options: ResidencyOptions) -> Graph:
-    """Returns an imported graph that knows what stays on the chip. Raises `UserError` as `find_states` does."""
-    states = find_states(graph, options.states) if options.states else ()
+def _growing_files(model: LoadedModel) -> GrowingFiles | None:
+    """Returns the files about a model whose states grow; None for any other model."""
+    found = model.decoder
+    return None if found is None else GrowingFiles(file_contents.make_decoder(found.steps), found.onnx_bytes)
+
+
+def set_residency(graph: Graph, options: ResidencyOptions, decoder: GrowingModel | None = None) -> Graph:
+    """Returns an imported graph that knows what stays on the chip. Raises `UserError` as `find_states` does.
+
+    `decoder`: the model whose step the graph is, if its states grow.
+    """
+    growing = {state.input: state.output for state in decoder.steps.states} if decoder else {}
+    states = find_states(graph, options.states, growing) if options.states else ()
     return replace(graph, residency=Residency(options.resident_constants, states))
 
 

@@ -16,9 +16,9 @@ from functools import partial
 from itertools import islice, zip_longest
 from typing import Self
 
-from raptor.backends.pimsim import InstructionStreams
-from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
-from raptor.backends.pimsim.program_cost import simulate_objective
+from raptor.codegen.pimsim import InstructionStreams
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.common.errors import CapacityError
 from raptor.common.options.option_values import Objective
 from raptor.common.process.forked_task import ForkedTask

@@ -253,8 +253,9 @@ class Driver:
         if self.dump_format == "mlir":
             from raptor import mlir  # only who asks for it pays for it
 
-            if mlir.has_form(result):
-                return "mlir", mlir.dump(result, name)
+            text = mlir.find_text(result, name)
+            if text is not None:
+                return "mlir", text
         return "txt", f"{result}"
 
 

@@ -11,9 +11,9 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from raptor import pim, spatial
-from raptor.backends.machine_backend import MachineBackend, check_supported
-from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
-from raptor.backends.pimsim.verify_forms import verify_forms
+from raptor.codegen.machine_backend import MachineBackend, check_supported
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.verify_forms import verify_forms
 from raptor.common.errors import UserError
 from raptor.compiler.pass_driver import Driver, PassResults, returning
 from raptor.graph.ir import Graph

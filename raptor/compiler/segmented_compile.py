@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
-from raptor.common.option_spelling import spell_option
+from raptor.common.option_spelling import spell_name, spell_option
 from raptor.common.options.option_values import DEFAULT_DEVICE, Requant
 from raptor.compiler import pipeline
 from raptor.compiler.compilation import CompileRequest, check_driver, compile_loaded, compile_model
@@ -61,6 +61,8 @@ def compile_or_segment(
     options = request.options
     if request.arch.defects is not None:
         return _compile_around(source, request, driver)
+    if options.residency.capacity is not None:
+        return _compile_decoder(source, request, driver)
     if not options.host.has_named_nodes:
         try:
             return compile_model(source, request, driver)
@@ -94,6 +96,17 @@ def _compile_around(
     except CapacityError as error:
         error.args = (f"{error}\n{describe_loss(request.arch)}",)
         raise
+
+
+def _compile_decoder(
+    source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver
+) -> ProgramArtifacts:
+    """Compiles one step of a decoder, which is never cut. Raises `UserError` for options that would cut it."""
+    host, capacity = request.options.host, spell_option("capacity", request.options.residency.capacity)
+    for name, value in (("host", host.host), ("host_ops", host.host_ops), ("host_nodes", host.host_nodes)):
+        if value:
+            raise UserError(f"{capacity}: not with {spell_name(name)}, whose segments keep no states")
+    return compile_model(source, request, driver)
 
 
 def _alone(found: SegmentedModel) -> LoadedModel | None:

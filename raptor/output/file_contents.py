@@ -9,10 +9,11 @@ import orjson
 
 from raptor import pim
 from raptor.common.options.option_values import Requant
+from raptor.graph.decoder_steps import DecoderSteps
 from raptor.graph.ir import Filter, Graph, Requantise
 from raptor.graph.requantise.vector_program import RequantiseRecipe
 from raptor.graph.residency import StatePair
-from raptor.output import files, resident_files
+from raptor.output import decoder_files, files, resident_files
 from raptor.output.crossbar_matrices import CrossbarMatrices
 from raptor.output.machine_files import CodeFacts
 from raptor.pim import GlobalMemory, PimProgram
@@ -177,6 +178,22 @@ def _numbers(which: Ints, things: Sequence[T], known: dict[T, int]) -> Ints:
     for index in in_order:
         number[index] = known.setdefault(things[index], len(known))
     return number[which]
+
+
+def make_decoder(steps: DecoderSteps) -> decoder_files.DecoderFile:
+    """Returns the contents of `decoder.json`."""
+    return decoder_files.DecoderFile(
+        capacity=steps.capacity,
+        position=steps.position,
+        states=tuple(
+            decoder_files.GrowingStateFile(input=s.input, output=s.output, axis=s.axis, permutation=s.permutation)
+            for s in steps.states
+        ),
+        derived=tuple(
+            decoder_files.DerivedInputFile(name=d.name, kind=d.kind, shape=d.shape, dtype=d.dtype)
+            for d in steps.derived
+        ),
+    )
 
 
 def make_resident(graph: SpatialGraph, program: PimProgram, arch: Target) -> resident_files.ResidentMap | None:

@@ -1,4 +1,4 @@
-"""What a machine adds to an output directory: its code in files, and facts about the code for reports."""
+"""Files that a machine adds to an output directory, and facts about its code for reports."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -25,6 +25,7 @@ from raptor.common.process.thread_pool import CheckedThreadPool
 from raptor.mapping.mapping_file import MappingFile
 from raptor.output import files, repair_files, round_files
 from raptor.output.compile_report import CompileReport
+from raptor.output.decoder_files import DecoderFile
 from raptor.output.machine_files import Content, FileForms, MachineFiles
 from raptor.target import arch
 from raptor.target.arch import Target, arch_json
@@ -41,10 +42,19 @@ _THREADS = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class GrowingFiles:
+    """A model whose states grow, and how the steps of a program stand for it."""
+
+    steps: DecoderFile
+    onnx_bytes: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ProgramArtifacts:
     """Contents of all files of a program, in memory.
 
-    `machine`: the files that belong to the machine, whose back end is called `backend`.
+    `machine`: the files that belong to the machine, whose back end is called `backend`. `decoder`: only for a step of a
+    model whose states grow.
     """
 
     name: str
@@ -58,6 +68,12 @@ class ProgramArtifacts:
     backend: str
     constants: ConstantArray
     onnx_bytes: bytes
+    decoder: GrowingFiles | None = None
+
+    @property
+    def has_streams(self) -> bool:
+        """True if the machine is pimsim-nn, whose programs are instruction streams."""
+        return self.backend == files.PIMSIM
 
     @property
     def arch(self) -> Target:
@@ -111,7 +127,7 @@ def _write_program(artifacts: ProgramArtifacts, folder: Path, form: _Form) -> di
         options=dict(artifacts.options),
         streams=_stream_formats(artifacts, form),
         weights=form.files.weights,
-        backend=None if artifacts.backend == files.PIMSIM else artifacts.backend,
+        backend=None if artifacts.has_streams else artifacts.backend,
         integers=artifacts.integers,
         files=entries,
     )
@@ -312,7 +328,7 @@ def _write_file(folder: Path, content: Content) -> tuple[str, files.FileEntry]:
 
 def _stream_formats(artifacts: ProgramArtifacts, form: _Form) -> tuple[Literal["json", "pim"], ...]:
     """Returns the formats of the streams; a machine other than pimsim-nn has none."""
-    if artifacts.backend != files.PIMSIM:
+    if not artifacts.has_streams:
         return ()
     return ("json", "pim") if form.files.streams == "both" else (form.files.streams,)
 
@@ -323,6 +339,9 @@ def _contents(artifacts: ProgramArtifacts, forms: FileForms) -> Iterator[Content
     yield files.CONSTANTS, [_npy(artifacts.constants)]
     yield from artifacts.machine.contents(forms)
     yield files.MEMORY, [file_access.model_to_json(artifacts.memory)]
+    if artifacts.decoder is not None:
+        yield files.DECODER, [file_access.model_to_json(artifacts.decoder.steps)]
+        yield files.ORIGINAL, [artifacts.decoder.onnx_bytes]
     yield files.MAPPING, [artifacts.mapping.to_json()]
     yield files.REPORT, [file_access.model_to_json(artifacts.report)]
     yield files.ARCH, [arch_json(artifacts.arch)]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raptor.backends import pimsim
-from raptor.backends.pimsim import CoreStream, InstructionStreams
+from raptor.codegen import pimsim
+from raptor.codegen.pimsim import CoreStream, InstructionStreams
 from raptor.common.errors import CapacityError, UserError, VerifyError
 from raptor.graph.evaluate import evaluate_graph
 from raptor.spatial import SpatialGraph, verify_spatial

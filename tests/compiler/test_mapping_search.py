@@ -8,7 +8,7 @@ from onnx import ModelProto
 
 import models
 import raptor
-from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
 from raptor.common.options.option_values import Objective
 from raptor.compiler.mapping_search import mapping_candidates, search_mapping
 from raptor.target import arch

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import raptor
-from raptor.backends.pimsim import InstructionStreams
-from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim import InstructionStreams
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
 from raptor.common.errors import CapacityError, InternalError, UserError
 from raptor.compiler import pipeline
 from raptor.compiler.compilation import PASS_OPTION

@@ -8,7 +8,7 @@ import pytest
 
 import models
 import raptor
-from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
 from raptor.compiler.pipeline import complete, generate_code, rewrite_and_map, run_lowering
 from raptor.mapping.paces import Pace, default_pace
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE

@@ -15,8 +15,8 @@ from onnx import ModelProto
 
 import models
 import raptor
-from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
-from raptor.backends.pimsim.program_cost import simulate_objective
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.common.errors import CapacityError, UserError
 from raptor.compiler import pipeline
 from raptor.compiler.analysis.unstreamed_tensors import find_unstreamed_tensors

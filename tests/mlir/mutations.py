@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 
 from raptor import mlir, pim
-from raptor.backends import pimsim
+from raptor.codegen import pimsim
 from raptor.pim import PimProgram
 from tests.pipeline import THESIS_CHIP, Passes, passes, thesis_model
 from tests.quantised_models import quantise

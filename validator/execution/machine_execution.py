@@ -15,7 +15,7 @@ from validator.program.program import LoadedProgram
 
 
 class ProgramExecutor(Protocol):
-    """The part of a back end that executes a program (`raptor.backends.machine_backend.MachineBackend.execute`)."""
+    """The part of a back end that executes a program (`raptor.codegen.machine_backend.MachineBackend.execute`)."""
 
     def execute(self, folder: object, memory: bytes, captured: int) -> tuple[bytes, bytes]: ...
 

@@ -11,6 +11,7 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.files.program_path import check_program_path
 from raptor.output import files
+from raptor.output.decoder_files import DecoderFile
 from raptor.output.files import (
     FileEntry,
     MemoryMap,
@@ -29,6 +30,7 @@ from raptor.target.isa import RECORD, Records
 from raptor.target.tensor_layout import Image, TensorRegion
 from validator.crossbar.load_repair import with_repair
 from validator.load import stream_check
+from validator.load.decoder_check import check_decoder
 from validator.program.coding import element_bytes, find_coding_fault
 from validator.program.group_weights import GroupLimit, load_weights, no_weights
 from validator.program.npy import BYTE_TYPES, FLOAT_TYPES, parse_npy
@@ -74,7 +76,12 @@ def load_output(
         constants=_load_constants(folder, manifest, memory),
         resident=_load_resident(folder, manifest, config, memory),
         trim=file_access.read_json_file(TrimTable, folder, files.TRIM) if files.TRIM in manifest.files else None,
+        decoder=file_access.read_json_file(DecoderFile, folder, files.DECODER)
+        if files.DECODER in manifest.files
+        else None,
     )
+    if program.decoder is not None:
+        check_decoder(program.decoder, program)
     stream_check.check_program(program, target)
     for name in program.resident.auxiliary if program.resident else ():
         stream_check.check_program(program.auxiliary_program(name), target)

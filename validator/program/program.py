@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.output import files
+from raptor.output.decoder_files import DecoderFile
 from raptor.output.files import (
     MemoryMap,
     OutputManifest,
@@ -97,7 +98,8 @@ class ResidentMemory:
 class LoadedProgram:
     """Contents of an output directory that a run needs. `layers` is None without layers.json.
 
-    `resident`: None for a program that forgets everything between two samples.
+    `resident`: None for a program that forgets everything between two samples. `decoder`: None unless the program is a
+    step of a model whose states grow.
 
     `products`: computes every `mvmul`; None for the engine itself. `crossbars`: a model of non-ideal cells and
     converters, for integer programs; None for exact products. `trim`: None unless it is trimmable. `repair`: the
@@ -117,6 +119,7 @@ class LoadedProgram:
     resident: ResidentMemory | None = None
     trim: TrimTable | None = None
     repair: "CellRepair | None" = None
+    decoder: DecoderFile | None = None
 
     @property
     def states(self) -> tuple[ResidentState, ...]:

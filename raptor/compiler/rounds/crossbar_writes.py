@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from raptor.backends.pimsim.stream_files import pimsim_files
+from raptor.codegen.pimsim.stream_files import pimsim_files
 from raptor.output.files import AnyMatrix, GroupWrite
 from raptor.output.writer import ProgramArtifacts
 from raptor.target.arch import Target

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack, get_args
 
 from raptor import frontend
-from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
-from raptor.backends.pimsim.program_cost import simulate_objective
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
 from raptor.common.option_spelling import spell_option
 from raptor.common.options import arguments

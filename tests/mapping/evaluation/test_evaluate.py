@@ -7,8 +7,8 @@ import pytest
 
 import models
 import raptor
-from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
-from raptor.backends.pimsim.program_cost import simulate_objective
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.compiler.pipeline import complete, generate_code, prepare_graph, rewrite_and_map, run_lowering
 from raptor.frontend import load
 from raptor.mapping.evaluation.evaluate import evaluate

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import models
 import raptor
-from raptor.backends.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import apply_pace
 from raptor.mapping.row_mapping import map_rows
 from raptor.compiler.pipeline import MappedGraph, complete, generate_code, run_lowering
-from raptor.backends.pimsim.program_cost import simulate_objective
+from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
 from raptor.target.arch import arch_json, load
 from tests.pipeline import passes

@@ -8,8 +8,8 @@ import msgspec
 
 from raptor import api
 from raptor.api import Program
-from raptor.backends.pimsim.program_cost import STEADY_SAMPLES, simulate_cost, simulate_peak_w
-from raptor.backends.pimsim.stream_files import pimsim_files
+from raptor.codegen.pimsim.program_cost import STEADY_SAMPLES, simulate_cost, simulate_peak_w
+from raptor.codegen.pimsim.stream_files import pimsim_files
 from raptor.common.errors import CapacityError, RaptorError, UnsupportedError, UserError
 from raptor.options import ChipOptions, collect_options
 from raptor.output.writer import ProgramArtifacts
