@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
 from raptor.common.errors import UserError
-from raptor.common.option_spelling import spell_option as spelled
+from raptor.common.option_spelling import spell_option
 from raptor.common.options.arguments import IntegerRange, OneOf, parse_flag, parse_new_file, parse_path, parse_text
 from raptor.common.options.option_texts import (
     CONSTANTS,
@@ -118,10 +118,7 @@ class ChipOptions:
         IntegerRange(1, 2**16), "Chips in a row, each with so many cores.", shown="1", example="2"
     )
     link: str | None = _option(
-        parse_text,
-        "Cost of a flit from chip to chip: board-ht, package-ucie, 5:13000.",
-        metavar="PRESET|NS:PJ",
-        example="board-ht",
+        parse_text, "Cost of a flit from chip to chip.", metavar="board-ht|package-ucie|NS:PJ", example="board-ht"
     )
     arch: str | Path | None = _option(
         parse_arch_source,
@@ -131,6 +128,9 @@ class ChipOptions:
         example="chip.json",
         completion="presets",
         is_file=True,
+    )
+    chip: Path | None = _option(
+        parse_path, "Chip file, of which nothing dead is used.", metavar="FILE", example="die.json", is_file=True
     )
     fields: Mapping[str, Any] = _option(
         parse_values_by_name,
@@ -352,10 +352,10 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         if self.mapping.optimize == "writes" and not self.rounds.rounds:
-            asked, needed = spelled("optimize", "writes"), spelled("rounds", True)
+            asked, needed = spell_option("optimize", "writes"), spell_option("rounds", True)
             raise UserError(f"{asked}: only with {needed}, which writes for each batch")
         if self.mapping.emit_ops is None and "interface" in self.chip.fields:
-            asked, needed = spelled("fields", "interface"), spelled("emit_ops")
+            asked, needed = spell_option("fields", "interface"), spell_option("emit_ops")
             raise UserError(f"{asked}: only with {needed}, which alone uses it")
 
 
@@ -386,6 +386,7 @@ class ChipKeywords(CoreKeywords, WidthKeywords, total=False):
 
     chips: int | None
     link: str | None
+    chip: str | Path | None
 
 
 class InputKeywords(TypedDict, total=False):
@@ -471,8 +472,8 @@ def check_conflicts(values: Mapping[str, Any]) -> None:
     for name in values:
         for pair, wanted in ((options[name].only_with, True), (options[name].not_with, False)):
             if pair is not None and _is_active(values.get(pair[0])) != wanted:
-                shown = spelled(pair[0], True) if options[pair[0]].check is parse_flag else spelled(pair[0])
-                raise UserError(f"{spelled(name)}: {'only' if wanted else 'not'} with {shown}, {pair[1]}")
+                shown = spell_option(pair[0], True) if options[pair[0]].check is parse_flag else spell_option(pair[0])
+                raise UserError(f"{spell_option(name)}: {'only' if wanted else 'not'} with {shown}, {pair[1]}")
 
 
 def _is_active(value: object) -> bool:

@@ -40,6 +40,7 @@ from raptor.output import file_contents, files
 from raptor.output.compile_report import make_report
 from raptor.output.writer import GrowingFiles, ProgramArtifacts
 from raptor.target.arch import Target, check_network_size, load_chip
+from raptor.target.avoid_defects import describe_loss
 from raptor.target.device_file import DeviceFile, load_device
 from raptor.transforms.choose_recipes import RequantMethod, flip_notes, trim_notes
 
@@ -101,7 +102,7 @@ def make_request(options: CompileOptions) -> CompileRequest:
     recorded = {
         "xbar": [chip.xbar_rows, chip.xbar_cols],
         "cores": chip.cores_per_chip,
-        "xbars_per_core": chip.xbars_per_core,
+        "xbars_per_core": chip.core.xbar_count,
         "cell_bits": chip.cell_bits,
         "bits": options.chip.bits,
         "shapes": {name: list(shape) for name, shape in options.inputs.shapes.items()},
@@ -113,6 +114,7 @@ def make_request(options: CompileOptions) -> CompileRequest:
         **({"capacity": options.residency.capacity} if options.residency.capacity else {}),
         **({"resident_constants": True} if options.residency.resident_constants else {}),
         **({"chips": chip.chips} if chip.chips > 1 else {}),
+        **({"chip": chip.defects.file.name} if chip.defects else {}),
         **({"optimize": mapping.objective} if mapping.objective else {}),
         **({"effort": mapping.effort} if mapping.effort else {}),
         **({"fields": options.chip.fields} if options.chip.fields else {}),
@@ -230,6 +232,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     warnings = (
         *model.notes,
         *arch.notes,
+        *([describe_loss(arch)] if arch.defects else []),
         *chosen.notes,
         *flip_notes(graph),
         *_trim_notes(graph, options.numbers),

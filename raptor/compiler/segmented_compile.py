@@ -37,6 +37,7 @@ from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport, CoreReport
 from raptor.output.writer import HostedArtifacts, ProgramArtifacts, SegmentArtifacts
 from raptor.target.arch import Target
+from raptor.target.avoid_defects import describe_loss
 from raptor.target.device_file import load_device
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def compile_or_segment(
     """
     check_driver(driver, request)
     options = request.options
+    if request.arch.defects is not None:
+        return _compile_around(source, request, driver)
     if options.residency.capacity is not None:
         return _compile_decoder(source, request, driver)
     if not options.host.has_named_nodes:
@@ -76,6 +79,23 @@ def compile_or_segment(
     if alone is not None:
         return _compile_one(alone, request, driver)
     return _compile_segments(found, request, driver)
+
+
+def _compile_around(
+    source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver
+) -> ProgramArtifacts:
+    """Compiles a model as one program around the defects of a chip. A `CapacityError` tells what the defects cost."""
+    if request.options.host.host or request.options.host.has_named_nodes:
+        raise UserError(
+            f"{spell_option('chip')}: not with {spell_option('host', True)}, whose segments share the cores"
+        )
+    if request.options.rounds.rounds:
+        raise UserError(f"{spell_option('chip')}: not with {spell_option('rounds', True)}, which use all cores")
+    try:
+        return compile_model(source, request, driver)
+    except CapacityError as error:
+        error.args = (f"{error}\n{describe_loss(request.arch)}",)
+        raise
 
 
 def _compile_decoder(

@@ -23,12 +23,13 @@ from raptor.common.option_spelling import spell_option
 from raptor.common.options.option_values import StreamFormat, WeightFormat
 from raptor.common.process.thread_pool import CheckedThreadPool
 from raptor.mapping.mapping_file import MappingFile
-from raptor.output import files, round_files
+from raptor.output import files, repair_files, round_files
 from raptor.output.compile_report import CompileReport
 from raptor.output.decoder_files import DecoderFile
 from raptor.output.machine_files import Content, FileForms, MachineFiles
 from raptor.target import arch
 from raptor.target.arch import Target, arch_json
+from raptor.target.chip_file import chip_to_json
 from raptor.target.device_file import DeviceFile
 
 ConstantArray = npt.NDArray[np.float32 | np.int32 | np.uint8]
@@ -344,6 +345,8 @@ def _contents(artifacts: ProgramArtifacts, forms: FileForms) -> Iterator[Content
     yield files.MAPPING, [artifacts.mapping.to_json()]
     yield files.REPORT, [file_access.model_to_json(artifacts.report)]
     yield files.ARCH, [arch_json(artifacts.arch)]
+    if artifacts.arch.defects is not None:
+        yield repair_files.CHIP, [chip_to_json(artifacts.arch.defects.file)]
     yield files.NETWORK, arch.write_network(artifacts.arch)
 
 

@@ -108,6 +108,24 @@ class KindVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class RepairVerdict:
+    """Verdict on the cells of a repaired program.
+
+    The streams run on the cells of the chip, slice by slice, and once more on whole repaired weights. `differing` of
+    `compared` outputs are not equal. `from_wanted`: outputs that differ from those of the weights as compiled.
+    """
+
+    chip: str
+    compared: int
+    differing: int
+    from_wanted: int
+
+    @property
+    def passed(self) -> bool:
+        return not self.differing
+
+
+@dataclass(frozen=True, slots=True)
 class ValidationReport:
     """Result of a validation as JSON; `version` changes with its fields. NaN and infinity are written as null.
 
@@ -118,6 +136,8 @@ class ValidationReport:
     steps. `by_suite`: ONNX nodes that are judged by ONNX's own suite, because onnxruntime deviates from it. `segments`:
     verdicts on the segments of a program, each alone; `outputs` then belong to the whole program. `kinds`: verdicts
     on inputs of other kinds; if one fails, `outputs` and `reason` are for it. `decoding`: the tokens of a decoder.
+    `repair`: verdict on the cells of a program that is repaired for a chip; the other fields are for the weights as
+    compiled.
     """
 
     verdict: Verdict
@@ -139,6 +159,7 @@ class ValidationReport:
     segments: tuple[SegmentVerdict, ...] = ()
     kinds: tuple[KindVerdict, ...] = ()
     decoding: DecodingFigures | None = None
+    repair: RepairVerdict | None = None
 
     @property
     def passed(self) -> bool:
@@ -184,6 +205,8 @@ def show(report: ValidationReport, console: LiteralConsole, *, quiet: bool = Fal
             _line(console, report.reason)
         if report.integers is not None:
             _show_departures(report.integers, console)
+        if report.repair is not None:
+            _line(console, _describe_repair(report.repair))
         for name in report.by_suite:
             _line(console, f"node {name}: judged by ONNX's own suite, from which onnxruntime departs")
     ran = report.seconds.get("run", 0.0)
@@ -196,6 +219,15 @@ def show(report: ValidationReport, console: LiteralConsole, *, quiet: bool = Fal
         f", tolerance {report.tolerance:g}" if report.integers is None else f"; {describe_integers(report.integers)}"
     )
     _line(console, f"{'PASS' if report.verdict == 'pass' else 'FAIL'}  {summary}{judged}")
+
+
+def _describe_repair(found: RepairVerdict) -> str:
+    judged = (
+        f"{found.differing} of {found.compared} outputs differ from those of the repaired weights"
+        if found.differing
+        else f"equal to the repaired weights, bit for bit ({found.compared} outputs)"
+    )
+    return f"cells of chip {found.chip}: {judged}; {found.from_wanted} differ from those of the weights as compiled"
 
 
 def _of_tokens(found: DecodingFigures | None) -> str:

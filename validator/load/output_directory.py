@@ -28,6 +28,7 @@ from raptor.target import encoding
 from raptor.target.arch import Target, read_stored_target
 from raptor.target.isa import RECORD, Records
 from raptor.target.tensor_layout import Image, TensorRegion
+from validator.crossbar.load_repair import with_repair
 from validator.load import stream_check
 from validator.load.decoder_check import check_decoder
 from validator.program.coding import element_bytes, find_coding_fault
@@ -88,7 +89,7 @@ def load_output(
     sums = tuple(layer.sums for layer in program.trim.layers) if program.trim else ()
     _check_probes(program, files.TRIM, sums, memory_limit_bytes)
     check_trim_table(program)
-    return program
+    return with_repair(program, target)
 
 
 def _load_elsewhere(folder: Path, manifest: OutputManifest, limit_bytes: int) -> LoadedProgram:

@@ -25,6 +25,7 @@ from raptor.target.isa import Records
 
 if TYPE_CHECKING:
     from validator.crossbar.programmed_chip import ProgrammedChip
+    from validator.crossbar.repaired_cells import CellRepair
 
 Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -101,7 +102,8 @@ class LoadedProgram:
     step of a model whose states grow.
 
     `products`: computes every `mvmul`; None for the engine itself. `crossbars`: a model of non-ideal cells and
-    converters, for integer programs; None for exact products. `trim`: None unless it is trimmable.
+    converters, for integer programs; None for exact products. `trim`: None unless it is trimmable. `repair`: the
+    cells of the chip that it is repaired for; None for chips without defects.
     """
 
     folder: Path
@@ -116,6 +118,7 @@ class LoadedProgram:
     crossbars: "ProgrammedChip | None" = None
     resident: ResidentMemory | None = None
     trim: TrimTable | None = None
+    repair: "CellRepair | None" = None
     decoder: DecoderFile | None = None
 
     @property

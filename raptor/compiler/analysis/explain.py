@@ -35,7 +35,7 @@ from raptor.mapping.modes.plan_cache import plan_layers
 from raptor.mapping.modes.plan_choice import LayerPlan, pareto_front
 from raptor.mapping.transformer.token_stages import find_stages
 from raptor.options import ChipOptions, ModelInputs, ResidencyOptions, collect_options, read_options
-from raptor.output import files, round_files
+from raptor.output import files, repair_files, round_files
 from raptor.output.compile_report import CompileReport, LayerReport, read_report
 from raptor.target.arch import Target, load_chip
 from raptor.target.isa import OPCODE
@@ -445,7 +445,8 @@ def _imported(folder: Path, manifest: files.OutputManifest) -> tuple[Graph, Targ
     recorded = manifest.options
     try:
         inputs = read_options(ModelInputs, {name: recorded.get(name) for name in collect_options(ModelInputs)})
-        chip = read_options(ChipOptions, {"arch": file, "bits": recorded["bits"]})
+        beside = folder / repair_files.CHIP if recorded.get("chip") else None
+        chip = read_options(ChipOptions, {"arch": file, "bits": recorded["bits"], "chip": beside})
         kept = read_options(ResidencyOptions, {name: recorded.get(name) for name in collect_options(ResidencyOptions)})
     except (KeyError, UserError) as e:
         raise UserError(f"{folder / files.MANIFEST}: options: not those of a compilation: {e}") from e

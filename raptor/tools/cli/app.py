@@ -21,6 +21,8 @@ import raptor.tools.cli.quantize
 import raptor.tools.cli.report
 import raptor.tools.cli.run
 import raptor.tools.mcp.command
+import raptor.tools.repair.repair_command
+import raptor.tools.repair.yield_command
 import raptor.tools.trim.trim_command
 import validator.check_cli
 import validator.cli
@@ -252,6 +254,8 @@ app.command("quantize")(raptor.tools.cli.quantize.quantize_command)
 app.command("validate")(validator.cli.command)
 app.command("accuracy")(raptor.tools.cli.accuracy.accuracy_command)
 app.command("trim")(raptor.tools.trim.trim_command.trim_command)
+app.command("repair")(raptor.tools.repair.repair_command.repair_command)
+app.command("yield")(raptor.tools.repair.yield_command.yield_command)
 app.command("run")(raptor.tools.cli.run.run_command)
 app.command("generate")(raptor.tools.cli.run.generate_command)
 app.command("check")(validator.check_cli.command)
