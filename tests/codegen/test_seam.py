@@ -152,7 +152,7 @@ def test_a_wrong_instruction_of_another_machine_is_a_mismatch(installed: Path, t
     assert validate(out, samples=2, check_hashes=False).verdict == "mismatch"
 
 
-INTERFACE = ROOT / "tests" / "golden" / "pim_interface.txt"
+INTERFACE = ROOT / "tests" / "codegen" / "pim_interface.txt"
 STABLE = (
     *(PimProgram, CoreProgram, StepColumns, OperationForm, ArrayGroup, TensorTrace),
     *(GlobalMemory, ProgramParts, CodeFacts),
@@ -177,7 +177,7 @@ def test_the_interface_is_that_of_its_version(request: pytest.FixtureRequest) ->
     if request.config.getoption("--update-golden"):
         INTERFACE.write_text("".join(f"{line}\n" for line in interface()))
         return
-    assert kept == interface(), "write tests/golden/pim_interface.txt again: make goldens"
+    assert kept == interface(), "pytest --update-golden tests/codegen/test_seam.py writes the file again"
 
 
 def test_the_page_names_every_column_and_every_function() -> None:
