@@ -13,6 +13,7 @@ from validator.engines.machine import EngineStop, Machine, read_address
 from validator.engines.run_template import CaptureSpans, make_captures, make_empty_captures
 from validator.errors import IdError
 from validator.execution.inputs import check_named_arrays
+from validator.execution.machine_execution import execute_elsewhere
 from validator.execution.memory_tensors import read_captured, read_output, read_state, write_input
 from validator.execution.resident_memory import LocalContent, power_up, power_up_with, resident_content, restore_states
 from validator.options import Engine, Schedule
@@ -63,7 +64,10 @@ def run_program(
     captures = make_captures(program) if probes else make_empty_captures(program)
     state = prepare_machine(program, inputs, captures, sample=sample, before=before)
     try:
-        execute_machine(state, engine=engine, schedule=schedule, max_steps=max_steps)
+        if program.manifest.backend is not None:
+            execute_elsewhere(program, state, chosen=(engine, schedule, max_steps) != ("auto", "block", UNLIMITED))
+        else:
+            execute_machine(state, engine=engine, schedule=schedule, max_steps=max_steps)
     except IdError as e:
         raise IdError(
             e.core,
