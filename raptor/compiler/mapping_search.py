@@ -41,8 +41,8 @@ LATENCY_WEIGHT: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "en
 """Weight of the latency against the interval (`TuningKnobs.latency`)."""
 PATIENCE_FACTORS = 1.0, 1 / 3, 1 / 6, 2.0
 """Factors on the patience; for each candidate, the best order of work with one of these is taken."""
-SAMPLES_TRIED: dict[Objective, int] = {"latency": 3, "throughput": 5, "energy": 5}
-"""Number of consecutive samples whose orders are tried: the fifth still shortens the interval, not the latency."""
+SAMPLES_TRIED: dict[Objective, int] = {"latency": 3, "throughput": 8, "energy": 8}
+"""Number of consecutive samples whose orders are tried: the eighth still shortens the interval, not the latency."""
 KNOB_VARIATIONS = 2
 """Number of knob variations of `rows` that are tried for a small graph, with each pace."""
 

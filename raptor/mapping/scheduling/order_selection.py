@@ -29,7 +29,7 @@ WAITING_RATIO = 2.0
 """Ratio of interval to lower bound above which one more sample is tried, because cores still wait for each other."""
 
 MOST_SAMPLES = 6
-"""Largest number of samples that are scheduled."""
+"""Largest number of samples that are scheduled where cores wait; an objective may ask for more (`samples`)."""
 
 WORTH_CHANGING = 0.98
 """Largest cost of the order of another decision, relative to the first one, for it to be better."""

@@ -7,6 +7,8 @@ import pytest
 
 import models
 import raptor
+from raptor.compiler import mapping_search
+from raptor.mapping.decision import LineFlow
 from raptor.mapping.knobs import chip_patience_ns
 from raptor.mapping.scheduling.order_selection import (
     BALANCED_OBJECTIVE,
@@ -17,6 +19,7 @@ from raptor.mapping.scheduling.order_selection import (
     number_pairs,
 )
 from raptor.mapping.scheduling.schedule_kernel import SampleWork
+from raptor.output.writer import ProgramArtifacts
 from raptor.spatial.integer_operations import Requantise
 from raptor.spatial.operation_costs import COST_FUNCTIONS
 from raptor.spatial.operations import ApplyFilters, ApplyLine, OneResult
@@ -72,6 +75,20 @@ def test_each_aim_is_the_best_by_its_own_measure():
     assert quick < late
     fast, slow = (p.simulate(mode="throughput").samples_per_s or 0 for p in (throughput, latency))
     assert fast > slow
+
+
+def test_the_search_for_throughput_tries_eight_samples(monkeypatch: pytest.MonkeyPatch):
+    """The order of a sample after the fifth is at least 2 % better here, by the simulator, too."""
+    model, found = models.build("resnet8", seed=0), dict[int, tuple[int, float]]()
+    for samples in (5, mapping_search.SAMPLES_TRIED["throughput"]):
+        monkeypatch.setitem(mapping_search.SAMPLES_TRIED, "throughput", samples)
+        program = raptor.compile(model, cores=30, optimize="throughput", effort=1)
+        assert isinstance(program.artifacts, ProgramArtifacts)
+        flow = program.artifacts.mapping.decision.flow
+        assert isinstance(flow, LineFlow)
+        found[samples] = flow.sample, program.simulate(mode="throughput").samples_per_s or 0
+    assert found[5][0] < 5 <= found[8][0]
+    assert found[8][1] > 1.02 * found[5][1]
 
 
 def some_work(rng: np.random.Generator, count: int, cores: int) -> SampleWork:
