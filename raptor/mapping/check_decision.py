@@ -143,7 +143,7 @@ def _place(decision: Decision, layer: LayerRecord, node: Node, graph: Graph) -> 
     if isinstance(layer, FullyConnected | LineUnfolding | JoinedLayer) and not by_line:
         yield f"kind: {layer.kind}, but flow is by {decision.flow.kind}"
     if isinstance(layer, FullyConnected) and not is_dense(operator):
-        yield "kind: fully_connected, but it has several output pixels, or groups"
+        yield "kind: fully_connected, but it has several output pixels, or is depthwise"
 
 
 def _joined(decision: Decision, left: Container[str]) -> Iterator[str]:
@@ -324,10 +324,6 @@ def _xbars(chip: _Chip, layer: LayerRecord, node: Node) -> Counter[int]:
     return found
 
 
-def _width(channels: Range) -> int:
-    return channels[1] - channels[0]
-
-
 def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: ChannelRanges) -> dict[int, int]:
     """Counts the crossbars of a line layer by core. Blocks and bands of equal shape share a matrix and its copies.
 
@@ -344,12 +340,13 @@ def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: Chann
                 for block in grid_blocks(window, chip.arch.xbar_rows, grid, part, cols)
             )
             for p, outs in enumerate(grid.outs):
-                widths = {part: _width(outputs_reading(filter_, part, outs, tiles)) for part in group}
+                widths = {part: [b - a for a, b in outputs_reading(filter_, part, outs, tiles)] for part in group}
                 core = layer.core(s, g, p)
                 xbars = sum(
-                    min(grid.copies, uses) * -(-len(band.outs) * len(places) * widths[part] // most)
+                    min(grid.copies, uses) * -(-len(band.outs) * len(places) * width // most)
                     for band in phases
                     for (part, (_, _, places)), uses in shapes.items()
+                    for width in widths[part]
                 )
                 found[core] = max(found.get(core, 0), xbars)  # segments of a core share their matrices
     return found

@@ -17,6 +17,7 @@ from raptor.mapping.modes.line_unfolding import (
     block_shape,
     count_bands,
     count_blocks,
+    find_summed_groups,
     outputs_reading,
     pixels_per_block,
 )
@@ -75,27 +76,28 @@ class _LineLayer:
         # What is made last is added last: the first results are not added to anything.
         for part in sorted(self.chosen.grid.ins[group], key=lambda part: works[part].number):
             work = works[part]
-            reading = outputs_reading(self.operator, part, outs, tiles)
-            width = reading[1] - reading[0]
-            found = self.products(cols, part, width) if width else None
-            if found is None:
-                continue
-            work.compute_ns[core] += found.products_ns
-            ranges = sum(reading[0] <= low and high <= reading[1] for low, high in tiles)
-            before, terms = max(terms - own, 0), terms + found.terms * width
-            own = max(own, window.out_lines * (cols[1] - cols[0]) * width)
-            added_ns = max(max(terms - own, 0) - before, 0) * vector_element_ns(sums)
-            work.compute_ns[core] += added_ns + found.runs * ranges * ISSUE_NS
-            self.walk.crossbars[core] += found.crossbars * self.chosen.grid.copies
-            self.walk.bring_line(work, name, (0, _range_with(given, part)), found.span, core, lines=lines)
+            for reading in outputs_reading(self.operator, part, outs, tiles):
+                width = reading[1] - reading[0]
+                found = self.products(cols, part, width)
+                if found is None:
+                    continue
+                work.compute_ns[core] += found.products_ns
+                ranges = sum(reading[0] <= low and high <= reading[1] for low, high in tiles)
+                before, terms = max(terms - own, 0), terms + found.terms * width
+                own = max(own, window.out_lines * (cols[1] - cols[0]) * width)
+                added_ns = max(max(terms - own, 0) - before, 0) * vector_element_ns(sums)
+                work.compute_ns[core] += added_ns + found.runs * ranges * ISSUE_NS
+                self.walk.crossbars[core] += found.crossbars * self.chosen.grid.copies
+                self.walk.bring_line(work, name, (0, _range_with(given, part)), found.span, core, lines=lines)
 
     def add_sums(self, work: NodeWork, segment: int, part: int, outs: Range, number: int) -> int:
         """Adds the sums of an output range over all groups of input channels. Returns the core of the result."""
         grid, sums = self.chosen.grid, with_accumulators(self.chip)
-        home = self.chosen.core(segment, part % len(grid.ins), number)
+        groups = find_summed_groups(self.operator, grid.ins, outs)
+        home = self.chosen.core(segment, groups[part % len(groups)], number)
         lines, cols = self.operator.window.out_lines, grid.cols[segment]
         elements = (cols[1] - cols[0]) * (outs[1] - outs[0])
-        for group in range(len(grid.ins)):
+        for group in groups:
             core = self.chosen.core(segment, group, number)
             if core != home:
                 work.send(sums, core, home, elements, lines)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from raptor.graph.ir import Filter
+from raptor.graph.zero_weights import has_weights
 from raptor.mapping.decision import Matrix, Range
 from raptor.target.arch import Target
 
@@ -26,8 +27,8 @@ def drop_zero_matrices(filter_: Filter, matrices: Sequence[Matrix]) -> Iterator[
 
 
 def is_zero(filter_: Filter, matrix: Matrix) -> bool:
-    """True if all weights of a matrix are 0. Grouped convolutions are not looked at."""
-    return filter_.groups == 1 and not filter_.weights[matrix.tap, slice(*matrix.rows), slice(*matrix.cols)].any()
+    """True if all weights of a matrix are 0."""
+    return not has_weights(filter_, matrix.rows, matrix.cols, (matrix.tap, matrix.tap + 1))
 
 
 def _unfold_all(filter_: Filter, arch: Target, tile: int) -> Iterator[Matrix]:

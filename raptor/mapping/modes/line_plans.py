@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import product
 
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
+from raptor.graph.zero_weights import has_weights
 from raptor.mapping.decision import LineGrid
 from raptor.mapping.knobs import (
     INPUT_READER_SHARE,
@@ -184,14 +186,17 @@ def _shares(
     operator: Filter, groups: tuple[ChannelRanges, ...], outs: tuple[Range, ...], tiles: ChannelRanges
 ) -> Iterator[tuple[ChannelRanges, int]]:
     """Yields, for each different core of a grid, its input ranges and its largest number of output channels for one."""
-    if operator.groups == 1:
+    if all(has_weights(operator, part, tile) for group in groups for part in group for tile in tiles):
         yield from ((group, max(b - a for a, b in outs)) for group in groups)
         return
-    (ins,) = groups
-    for out in outs:
-        found = {part: outputs_reading(operator, part, out, tiles) for part in ins}
-        read = {part: b - a for part, (a, b) in found.items() if a < b}
-        yield tuple(read), max(read.values())
+    known: set[tuple[ChannelRanges, int]] = set()
+    for out, group in product(outs, groups):
+        found = {part: sum(b - a for a, b in outputs_reading(operator, part, out, tiles)) for part in group}
+        read = {part: width for part, width in found.items() if width}
+        share = tuple(read), max(read.values(), default=0)
+        if share not in known:
+            known.add(share)
+            yield share
 
 
 def _after_ns(

@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Numbers
 from raptor.graph.window import Window
+from raptor.graph.zero_weights import has_weights
 from raptor.mapping.decision import LineGrid
 from raptor.mapping.modes.window_axis import LineIndex, line_axes, line_indices, window_axis
 
@@ -106,6 +107,12 @@ class LineMatrix:
         """Range of all columns, which begins at 0, as in `Matrix`."""
         return 0, len(self.band.outs) * len(self.places) * (self.outs[1] - self.outs[0])
 
+    def find_taps(self, window: Window) -> set[int]:
+        """Returns the kernel positions whose weights are in the matrix."""
+        row, in_y = _line_taps(window, self.band)
+        col, in_x = _taps(window, -1, self.pixels, self.shift, np.array(self.places, np.int64))
+        return {y * window.kernel[-1] + x for y in set(row[in_y].tolist()) for x in set(col[in_x].tolist())}
+
     def values(self, filter_: Filter) -> Numbers:
         """Returns the weights as [rows, cols], with zeros where an output does not read a pixel."""
         window, band = filter_.window, self.band
@@ -148,14 +155,27 @@ def input_columns(window: Window, outs: Range) -> Range:
     return window_axis(window, -1).inputs_read(outs)
 
 
-def outputs_reading(filter_: Filter, part: Range, outs: Range, tiles: Sequence[Range]) -> Range:
-    """Returns the output channels among `outs` that read input channels of `part`; empty if there are none.
+def outputs_reading(filter_: Filter, part: Range, outs: Range, tiles: Sequence[Range]) -> tuple[Range, ...]:
+    """Returns the ranges of output channels among `outs` that read input channels of `part`, without neighbours.
 
-    In a grouped convolution, these may be fewer than `outs`. tiles: channel ranges of the output, which are not cut.
+    In a grouped convolution, and where weights are 0, these may be fewer than `outs`. tiles: channel ranges of the
+    output, which are not cut.
     """
-    first, last = filter_.output_range(part)
-    found = [t for t in tiles if max(t[0], first) < min(t[1], last) and outs[0] <= t[0] and t[1] <= outs[1]]
-    return (found[0][0], found[-1][1]) if found else (outs[0], outs[0])
+    found: list[Range] = []
+    for tile in tiles:
+        if outs[0] <= tile[0] and tile[1] <= outs[1] and has_weights(filter_, part, tile):
+            start = found.pop()[0] if found and found[-1][1] == tile[0] else tile[0]
+            found.append((start, tile[1]))
+    return tuple(found)
+
+
+def find_summed_groups(filter_: Filter, groups: Sequence[Sequence[Range]], tile: Range) -> tuple[int, ...]:
+    """Returns the numbers of the groups of input channels whose products make the output channels `tile`.
+
+    Groups whose weights to them are 0 make none, but outputs whose weights are all 0 keep the first group.
+    """
+    found = (n for n, parts in enumerate(groups) if any(has_weights(filter_, part, tile) for part in parts))
+    return tuple(found) or (0,)
 
 
 @lru_cache(maxsize=4096)

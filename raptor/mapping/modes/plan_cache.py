@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import filter_key, find_layer_nodes, layer_target
+from raptor.graph.zero_weights import has_weights
 from raptor.mapping.knobs import TuningKnobs
 from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue, find_epilogues
 from raptor.mapping.modes.line_plans import enumerate_plans
-from raptor.mapping.modes.line_streaming import ChannelRanges, can_stream_layer, line_channel_ranges
+from raptor.mapping.modes.line_streaming import ChannelRanges, can_stream_layer, line_channel_ranges, output_ranges
 from raptor.mapping.modes.plan_choice import LayerPlan
 from raptor.target.arch import Target
 
@@ -71,7 +72,9 @@ def plan_layers(
 
 def plan_key(operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue) -> tuple[object, ...]:
     """Returns a hashable key: layers with equal keys have the same plans and times on one kind of core."""
-    return operator.window, operator.weights.shape, operator.groups, parts, arch.widths, after.cost_key
+    tiles = output_ranges(operator, parts, arch)
+    zeros = tuple((part, tile) for part in parts for tile in tiles if not has_weights(operator, part, tile))
+    return operator.window, operator.weights.shape, operator.groups, zeros, parts, arch.widths, after.cost_key
 
 
 def count_least_crossbars(graph: Graph, arch: Target) -> int:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, product
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from msgspec import structs
 
 from raptor.graph.ir import Filter, Node
 from raptor.graph.layers import filter_key
+from raptor.graph.zero_weights import find_zero_taps
 from raptor.mapping.decision import LineUnfolding
 from raptor.mapping.modes.line_streaming import ChannelRanges, Range
 from raptor.mapping.modes.line_unfolding import (
@@ -21,6 +22,7 @@ from raptor.mapping.modes.line_unfolding import (
     block_shape,
     bundle_sums,
     cut_bands,
+    find_summed_groups,
     grid_blocks,
     outputs_reading,
 )
@@ -106,6 +108,11 @@ class LineLayer:
     outs: ChannelRanges
     element: ElementType
     xbar: tuple[int, int]
+    zero_taps: dict[tuple[Range, Range], frozenset[int]] = field(
+        default_factory=dict[tuple[Range, Range], frozenset[int]]
+    )
+    summed: tuple[tuple[int, ...], ...] = field(init=False)
+    """For each channel range of the output, the groups of input channels that have products for it."""
     whole: bool = field(init=False)
     """True if each product makes all output channels of a tile, so that one run can add several pixels.
 
@@ -114,12 +121,21 @@ class LineLayer:
     """
 
     def __post_init__(self) -> None:
-        found = {self.outputs(part, outs) for part in self.ins for outs in self.chosen.grid.outs}
-        self.whole = all(outs in self.outs or outs[0] == outs[1] for outs in found)
+        found = {each for part in self.ins for outs in self.chosen.grid.outs for each in self.outputs(part, outs)}
+        self.whole = found.issubset(self.outs)
+        self.summed = tuple(find_summed_groups(self.operator, self.chosen.grid.ins, outs) for outs in self.outs)
 
-    def outputs(self, part: Range, outs: Range) -> Range:
-        """Returns the output channels among `outs` that depend on the input channels `part`."""
+    def outputs(self, part: Range, outs: Range) -> tuple[Range, ...]:
+        """Returns the ranges of output channels among `outs` that depend on the input channels `part`."""
         return outputs_reading(self.operator, part, outs, self.outs)
+
+    def is_zero(self, matrix: LineMatrix) -> bool:
+        """True if the kernel positions of a matrix have no weights between its channels."""
+        key = matrix.ins, matrix.outs
+        if key not in self.zero_taps:
+            self.zero_taps[key] = find_zero_taps(self.operator, *key)
+        zero = self.zero_taps[key]
+        return bool(zero) and matrix.find_taps(self.operator.window) <= zero
 
     def lower(self, emit: EmitCompute, on_core: _OnCore) -> Iterator[_Result]:
         """Emits the layer. Yields its output cells."""
@@ -132,8 +148,9 @@ class LineLayer:
                     for y, p, tile in core.lower(emit, on_core):
                         partial.setdefault((y, p), []).append(tile)
             for (y, p), tiles in sorted(partial.items()):
-                total = tiles[0] if groups == 1 else self.reduce(emit, s, y, p, tiles)
-                yield y, p, cols, self.clipped(emit, (s, y, p, p % groups), total) if self.operator.relu else total
+                total = tiles[0] if len(tiles) == 1 else self.reduce(emit, s, y, p, tiles)
+                home = self.summed[p][p % len(tiles)]
+                yield y, p, cols, self.clipped(emit, (s, y, p, home), total) if self.operator.relu else total
 
     def reduce(self, emit: EmitCompute, s: int, y: int, p: int, tiles: list[Tile]) -> Tile:
         """Adds the partial sums of all input channel groups for line `y`, part `p`, column segment `s`.
@@ -146,10 +163,10 @@ class LineLayer:
         if len(groups) > 1:
             of_bundle = (home if home in bundle else bundle[p % len(bundle)] for bundle in groups)
             tiles = [
-                self.added(emit, f"{stem}.b{n}", (s, y, p, group), [tiles[g] for g in groups[n]])
-                for n, group in enumerate(of_bundle)
+                self.added(emit, f"{stem}.b{n}", (s, y, p, self.summed[p][k]), [tiles[g] for g in groups[n]])
+                for n, k in enumerate(of_bundle)
             ]
-        return self.added(emit, stem, (s, y, p, home), tiles)
+        return self.added(emit, stem, (s, y, p, self.summed[p][home]), tiles)
 
     def added(self, emit: EmitCompute, name: str, at: tuple[int, int, int, int], tiles: list[Tile]) -> Tile:
         """Adds partial sums into a tile `name`. at: column segment, line, part, and the group whose core adds."""
@@ -232,7 +249,8 @@ class _CoreLines:
 
     def parts(self) -> list[int]:
         """Returns the numbers of the output channel ranges that this core computes."""
-        return [p for p, (a, b) in enumerate(self.layer.outs) if self.outs[0] <= a and b <= self.outs[1]]
+        inside = (p for p, (a, b) in enumerate(self.layer.outs) if self.outs[0] <= a and b <= self.outs[1])
+        return [p for p in inside if self.group in self.layer.summed[p]]
 
     def plan(self, shape: BandShape) -> _Steps:
         """Returns the products for bands of a shape, in steps. Copies of a matrix are used round robin."""
@@ -241,13 +259,13 @@ class _CoreLines:
         used: Counter[LineMatrix] = Counter()
         for part in chosen.ins[self.group]:
             index = self.layer.ins.index(part)
-            outs = self.layer.outputs(part, self.outs)
-            if outs[0] == outs[1]:
-                continue
-            for block in grid_blocks(self.layer.operator.window, self.layer.xbar[0], chosen, part, self.cols):
+            blocks = grid_blocks(self.layer.operator.window, self.layer.xbar[0], chosen, part, self.cols)
+            for outs, block in product(self.layer.outputs(part, self.outs), blocks):
+                matrix = self.matrix(part, outs, block, shape)
+                if self.layer.is_zero(matrix):
+                    continue
                 if not steps or len(steps[-1].products) == chosen.step:
                     steps.append(_Step())
-                matrix = self.matrix(part, outs, block, shape)
                 copy = replace(matrix, copy=used[matrix] % chosen.copies)
                 used[matrix] += 1
                 weight = self.matrices.setdefault(copy, len(self.matrices))

@@ -26,6 +26,7 @@ from raptor.spatial.verification.pixel_origins import (
     concatenate_ranges,
     region_corner,
 )
+from raptor.spatial.verification.zero_gaps import misses_only_zeros
 from raptor.target.tensor_layout import TensorRegion
 
 Ints = npt.NDArray[np.int64]
@@ -378,8 +379,9 @@ class _LineLayerCheck:
     def check_counts(self, counts: Ints) -> None:
         """Raises `VerifyError` unless each product that the window needs is added once, and no other."""
         ranges, needed = self.matrices.ranges, cached_input_pixels(self.operator.window) >= 0
-        ends = [0, *(stop for _, stop in ranges)]
-        if needed.any() and ([start for start, _ in ranges] != ends[:-1] or ends[-1] != self.operator.in_channels):
+        whole, taps = (0, self.operator.in_channels), np.flatnonzero(needed.any(axis=0)).tolist()
+        every = (0, self.operator.weights.shape[2])
+        if not all(misses_only_zeros(self.operator, tap, ranges, whole, every) for tap in taps):
             raise self.error(f"multiplies input channels {ranges}, not each of {self.operator.in_channels} once")
         for part, pixel, group, tap in np.argwhere(self.is_wrong(counts, needed))[:1].tolist():
             row, col = divmod(pixel, self.tensor.image.width)
@@ -390,13 +392,13 @@ class _LineLayerCheck:
     def is_wrong(self, counts: Ints, needed: Bools) -> Bools:
         """Returns which counts are wrong. needed: [output pixel, kernel position].
 
-        Products between channels of different groups are ignored, because their weights are 0.
+        Products are ignored if their weights are all 0, such as those between channels of different groups.
         """
         outs = sorted({p.region.channels for p in self.tensor.parts})
-        read = np.array([[self.is_read(given, out) for given in self.matrices.ranges] for out in outs], np.bool_)
-        return (counts != needed[:, None, :]) & read.reshape(len(outs), 1, -1, 1)
+        taps = range(len(self.operator.weights))
+        read = [[[self.is_read(tap, r, out) for tap in taps] for r in self.matrices.ranges] for out in outs]
+        return (counts != needed[:, None, :]) & np.array(read, np.bool_).reshape(len(outs), 1, -1, len(taps))
 
-    def is_read(self, given: Range, out: Range) -> bool:
-        """Returns whether output channels `out` depend on one of the input channels `given`."""
-        first, last = self.operator.input_range(out)
-        return max(given[0], first) < min(given[1], last)
+    def is_read(self, tap: int, given: Range, out: Range) -> bool:
+        """Returns whether output channels `out` depend on the input channels `given` by a kernel position."""
+        return bool(self.operator.matrix(tap, given, out).any())

@@ -18,4 +18,4 @@ def misses_only_zeros(
 
 
 def _are_zero(operator: Filter, tap: int, inputs: tuple[int, int], outputs: tuple[int, int]) -> bool:
-    return operator.groups == 1 and not operator.weights[tap, slice(*inputs), slice(*outputs)].any()
+    return not operator.matrix(tap, inputs, outputs).any()

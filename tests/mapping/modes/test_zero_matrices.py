@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 
 import raptor
+from raptor.graph.ir import Filter
+from raptor.graph.window import Window
 from raptor.spatial.verification.zero_gaps import misses_only_zeros
 from tests.tiny_models import make_model, node, random
+from validator.crossbar.chip_programming import list_group_uses
+from validator.load.output_directory import load_output
 
 CHIP: dict[str, Any] = {"xbar": 8, "cores": 40, "xbars_per_core": 8}
 
@@ -67,6 +71,71 @@ def test_a_layer_of_zeros_gives_its_bias(mapping: str):
     assert program.validate(samples=2).passed
 
 
+def convolution(weights: "np.ndarray", kernel: int = 3, size: int = 6, groups: int = 1):
+    """A layer with `weights` [inputs, outputs] at each kernel position, on an image of size x size pixels."""
+    values = random(*weights.T.shape, kernel, kernel) * (weights.T != 0)[:, :, None, None]
+    nodes = [node("Conv", "x w b", "y", name="conv", pads=[kernel // 2] * 4, group=groups)]
+    given = {"w": values.astype(np.float32), "b": random(weights.shape[1])}
+    return make_model(nodes, {"x": (1, len(weights) * groups, size, size)}, ["y"], given)
+
+
+LINES: dict[str, Any] = {"xbar": 16, "cores": 40, "xbars_per_core": 32, "mapping": "rows"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_line_layers_leave_blocks_of_zeros_out(seed: int, tmp_path: Path):
+    kept = np.random.default_rng(seed).random((3, 3)) < (0.3, 0.6)[seed % 2]
+    weights, size = np.kron(kept, np.ones((16, 16), np.float32)), (6, 5, 9)[seed % 3]
+    program = raptor.compile(convolution(weights, (1, 3)[seed // 2], size), **LINES)
+    (layer,) = [layer for layer in program.report.layers if layer.matrices]
+    assert str(layer.unfolding).startswith("line")
+    assert program.validate(samples=2).passed
+    loaded = load_output(program.save(tmp_path / "out"))
+    assert all(loaded.weights.matrix(use.core, use.group).any() for use in list_group_uses(loaded))
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_a_line_layer_of_zeros_gives_its_bias(kernel: int):
+    program = raptor.compile(convolution(np.zeros((32, 32), np.float32), kernel), **LINES)
+    assert program.report.xbars_used == 0
+    assert program.validate(samples=2).passed
+
+
+def test_kernel_positions_of_zeros_take_no_product():
+    """Only the first of seven kernel positions has weights: the last pixels of a block reach no output by it."""
+
+    def compile_layer(values: "np.ndarray"):
+        nodes = [node("Conv", "x w", "y", name="conv", strides=[1, 7])]
+        model = make_model(nodes, {"x": (1, 8, 4, 56)}, ["y"], {"w": values})
+        return raptor.compile(model, xbar=16, cores=8, xbars_per_core=64, mapping="rows")
+
+    weights = random(8, 8, 1, 7)
+    full = compile_layer(weights)
+    weights[..., 2:] = 0
+    zeros = compile_layer(weights)
+    assert zeros.validate(samples=2).passed
+    assert zeros.report.instructions["mvmul"] < full.report.instructions["mvmul"]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_groups_are_blocks(size: int):
+    """A layer with groups takes as many crossbars, and as much time, as the same weights with zeros around them."""
+    full = random(64, 64)
+    blocks = full * np.kron(np.eye(4, dtype=np.float32), np.ones((16, 16), np.float32))
+    grouped = np.concatenate([blocks[k : k + 16, k : k + 16] for k in range(0, 64, 16)], axis=1)
+
+    def compile_layer(weights: "np.ndarray", groups: int):
+        nodes = [node("Conv", "x w", "y", name="conv", group=groups)]
+        filters = np.ascontiguousarray(weights.T)[:, :, None, None]
+        model = make_model(nodes, {"x": (1, 64, size, size)}, ["y"], {"w": filters})
+        return raptor.compile(model, xbar=16, cores=16, xbars_per_core=16)
+
+    apart, zeros, dense = compile_layer(grouped, 4), compile_layer(blocks, 1), compile_layer(full, 1)
+    assert apart.validate(samples=2).passed
+    assert apart.report.xbars_used == zeros.report.xbars_used < dense.report.xbars_used
+    assert apart.simulate().latency_ns == zeros.simulate().latency_ns < dense.simulate().latency_ns
+
+
 def test_one_weight_keeps_its_matrix():
     weights = np.zeros((16, 16), np.float32)
     weights[3, 12] = weights[0, 0] = 1
@@ -79,16 +148,14 @@ def test_the_verifier_accepts_gaps_of_zeros_alone():
     weights = np.zeros((1, 16, 8), np.float32)
     weights[0, 8:12, 4] = 1
 
-    class Layer:
-        groups = 1
-
-    layer: Any = Layer()
-    layer.weights = weights
+    layer = Filter(weights, Window.pointwise((1, 1)))
     assert misses_only_zeros(layer, 0, [(8, 12)], (0, 16), (0, 8))
     assert misses_only_zeros(layer, 0, [], (0, 16), (0, 4))
     assert not misses_only_zeros(layer, 0, [], (0, 16), (0, 8))
     assert not misses_only_zeros(layer, 0, [(9, 12)], (0, 16), (0, 8))
     assert not misses_only_zeros(layer, 0, [(8, 12), (8, 12)], (0, 16), (0, 8))
     assert not misses_only_zeros(layer, 0, [(0, 17)], (0, 16), (0, 8))
-    layer.groups = 2
-    assert not misses_only_zeros(layer, 0, [(8, 12)], (0, 16), (0, 8))
+    groups = Filter(weights[:, 8:], Window.pointwise((1, 1)), groups=2)  # outputs 4 to 8 read inputs 8 to 16
+    assert misses_only_zeros(groups, 0, [], (0, 8), (4, 8))
+    assert misses_only_zeros(groups, 0, [(8, 12)], (0, 16), (0, 8))
+    assert not misses_only_zeros(groups, 0, [], (8, 16), (4, 8))
