@@ -35,6 +35,8 @@ from raptor.mapping.strategies import Strategy
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.spatial import DecisionProgress, Partition, Schedule
 from raptor.target.arch import Target
+from raptor.transforms.channels.drop_dead_channels import drop_dead_channels
+from raptor.transforms.channels.select_channels import verify_channels
 from raptor.transforms.choose_recipes import RequantMethod, choose_recipes, verify_graph
 from raptor.transforms.compose_gathers import compose_gathers
 from raptor.transforms.fold_relu import fold_relu
@@ -70,7 +72,7 @@ LAYOUT_REWRITES: tuple[Callable[[Graph], Graph], ...] = (
 """Rewrites that lay tensors out for streaming; without streaming, they leave the graph as it is."""
 
 PASSES: tuple[Callable[..., object], ...] = (
-    *(fold_relu, choose_recipes),
+    *(drop_dead_channels, fold_relu, choose_recipes),
     *(choose_branches, fuse_parallel_branches, choose_units, use_vector_unit),
     *LAYOUT_REWRITES,
     *(choose_fusion, fuse_horizontally, compose_gathers, map),
@@ -125,6 +127,7 @@ def prepare_graph(
     Returns the prepared graph, to which a mapping file refers.
     """
     run = (driver or Driver()).run
+    graph = run(drop_dead_channels, verify_channels, graph).graph
     graph = run(fold_relu, verify_graph, graph, arch)
     return run(choose_recipes, verify_graph, graph, requantising or RequantMethod())
 

@@ -1,0 +1,77 @@
+"""Drops channels on which no result depends: those that zeros make, and those that only zeros read."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph.ir import Filter, Graph, Move, Node
+from raptor.transforms.channels.channel_sets import ChannelSets, channels_of_move, find_channel_sets, keeps_channels
+from raptor.transforms.channels.constant_channels import find_zero_channels
+from raptor.transforms.channels.select_channels import SelectedChannels, select_channels
+
+Bools = npt.NDArray[np.bool_]
+
+
+def drop_dead_channels(graph: Graph) -> SelectedChannels:
+    """Returns the graph without dead channels. The graph stays as it is if it has none.
+
+    A channel is dead if each layer that reads it has only weights of 0 for it, or if it is 0 for all inputs. A set of
+    tensors keeps one channel at least.
+    """
+    if not _has_zeros(graph):
+        return select_channels(graph, {})
+    sets, zero = find_channel_sets(graph), find_zero_channels(graph)
+    dead = {name: np.full(size, name not in sets.fixed) for name, size in sets.sizes.items()}
+    while _revive(graph, sets, zero, dead) or _keep_one(dead):
+        pass
+    kept = {name: np.flatnonzero(~gone) for name, gone in dead.items() if gone.any()}
+    return select_channels(graph, {n: kept[sets.find(n)] for n in graph.tensors if sets.find(n) in kept})
+
+
+def _has_zeros(graph: Graph) -> bool:
+    """True if all weights of a channel of a layer are 0: of one that it reads, or of one that it makes."""
+    layers = (node.operator for node in graph.nodes if isinstance(node.operator, Filter))
+    return any(
+        not (weights.any(axis=(0, 1)).all() and weights.any(axis=(0, 2)).all())
+        for weights in (layer.weights for layer in layers)
+    )
+
+
+def _revive(graph: Graph, sets: ChannelSets, zero: Mapping[str, Bools], dead: dict[str, Bools]) -> bool:
+    """Takes channels out of `dead` that a result depends on, by one look at each node. Returns whether any was."""
+    changed = False
+    for node in reversed(graph.nodes):
+        if keeps_channels(node.operator):
+            continue
+        for k, name in enumerate(node.inputs):
+            own = dead[sets.find(name)]
+            lost = own & _is_needed(graph, node, k, dead[sets.find(node.output)]) & ~zero[name]
+            if lost.any():
+                own &= ~lost
+                changed = True
+    return changed
+
+
+def _keep_one(dead: dict[str, Bools]) -> bool:
+    """Takes a channel out of sets that are dead as a whole. Returns whether there was such a set."""
+    whole = [gone for gone in dead.values() if gone.all()]
+    for gone in whole:
+        gone[0] = False
+    return bool(whole)
+
+
+def _is_needed(graph: Graph, node: Node, operand: int, dead: Bools) -> Bools:
+    """Returns which channels of an operand the channels of the result that are not `dead` depend on."""
+    channels = graph.tensors[node.inputs[operand]].image.channels
+    match node.operator:
+        case Filter() as layer if layer.groups == 1:
+            return layer.weights[:, :, ~dead].any(axis=(0, 2)) if not dead.all() else np.zeros(channels, np.bool_)
+        case Move():
+            operands, places = channels_of_move(node, graph)
+            read = places[:, ~dead][operands[:, ~dead] == operand]
+            found = np.zeros(channels, np.bool_)
+            found[read] = True
+            return found
+        case _:
+            return np.ones(channels, np.bool_)
