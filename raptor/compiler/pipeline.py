@@ -36,6 +36,7 @@ from raptor.pim import GlobalMemory, PimProgram
 from raptor.spatial import DecisionProgress, Partition, Schedule
 from raptor.target.arch import Target
 from raptor.transforms.channels.drop_dead_channels import drop_dead_channels
+from raptor.transforms.channels.order_channels import order_channels
 from raptor.transforms.channels.select_channels import verify_channels
 from raptor.transforms.choose_recipes import RequantMethod, choose_recipes, verify_graph
 from raptor.transforms.compose_gathers import compose_gathers
@@ -72,7 +73,7 @@ LAYOUT_REWRITES: tuple[Callable[[Graph], Graph], ...] = (
 """Rewrites that lay tensors out for streaming; without streaming, they leave the graph as it is."""
 
 PASSES: tuple[Callable[..., object], ...] = (
-    *(drop_dead_channels, fold_relu, choose_recipes),
+    *(drop_dead_channels, order_channels, fold_relu, choose_recipes),
     *(choose_branches, fuse_parallel_branches, choose_units, use_vector_unit),
     *LAYOUT_REWRITES,
     *(choose_fusion, fuse_horizontally, compose_gathers, map),
@@ -128,6 +129,7 @@ def prepare_graph(
     """
     run = (driver or Driver()).run
     graph = run(drop_dead_channels, verify_channels, graph).graph
+    graph = run(order_channels, verify_channels, graph, arch).graph
     graph = run(fold_relu, verify_graph, graph, arch)
     return run(choose_recipes, verify_graph, graph, requantising or RequantMethod())
 
