@@ -127,11 +127,17 @@ def prepare_graph(
 
     Returns the prepared graph, to which a mapping file refers.
     """
-    run = (driver or Driver()).run
-    graph = run(drop_dead_channels, verify_channels, graph).graph
-    graph = run(order_channels, verify_channels, graph, arch).graph
+    driver = driver or Driver()
+    run, graph = driver.run, simplify_channels(graph, arch, driver=driver)
     graph = run(fold_relu, verify_graph, graph, arch)
     return run(choose_recipes, verify_graph, graph, requantising or RequantMethod())
+
+
+def simplify_channels(graph: Graph, arch: Target, *, driver: Driver | None = None) -> Graph:
+    """Returns the graph without dead channels, and with the others in the order that leaves most matrices of zeros."""
+    run = (driver or Driver(verified=False)).run
+    graph = run(drop_dead_channels, verify_channels, graph).graph
+    return run(order_channels, verify_channels, graph, arch).graph
 
 
 def rewrite_and_map(

@@ -17,6 +17,7 @@ from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, St
 from raptor.common.terminal.abbreviation import fit_names
 from raptor.common.terminal.console import LiteralConsole
 from raptor.compiler import pipeline
+from raptor.compiler.analysis.zero_counts import ZeroInfo, count_held_weights, count_zeros
 from raptor.compiler.compilation import accept_all, extension_fault
 from raptor.frontend.operator_sets import CONTRIB_DOMAIN
 from raptor.frontend.registry import is_supported_op
@@ -71,6 +72,9 @@ class LayerInfo(StrictSchema):
     matrices: int
     xbars: int
     utilisation: float = Field(description="cells that hold weights, of the crossbars used; 0 without matrices")
+    zeros: ZeroInfo | None = Field(
+        default=None, exclude_if=lambda zeros: zeros is None, description="left out if nothing is all zeros"
+    )
 
 
 class PlaceInfo(StrictSchema):
@@ -144,9 +148,10 @@ def inspect_model(model: "str | Path | onnx.ModelProto", options: CompileOptions
 def _inspect(survey: frontend.ModelSurvey, divided: PlacementSplit | None, arch: Target) -> ModelInspection:
     """Returns the result. `divided`: None if all nodes run on the chip."""
     graphs = _graphs(survey, divided)
-    mapped = [pipeline.rewrite_and_map(graph, arch, RAPTOR) for graph in graphs]
+    mapped = [pipeline.rewrite_and_map(pipeline.simplify_channels(graph, arch), arch, RAPTOR) for graph in graphs]
     found = tuple(entry for each in mapped for entry in _layers(each.graph, each.decision, arch))
-    layers = tuple(layer for layer, _ in found)
+    zeros = {name: info for graph in graphs for name, info in _zeros(graph, arch)}
+    layers = tuple(layer.model_copy(update={"zeros": zeros.get(layer.node)}) for layer, *_ in found)
     macs = sum(layer.macs for layer in layers)
     weights = sum(layer.weights for layer in layers if layer.matrices)
     return ModelInspection(
@@ -158,7 +163,7 @@ def _inspect(survey: frontend.ModelSurvey, divided: PlacementSplit | None, arch:
         macs=macs,
         matrices=sum(layer.matrices for layer in layers),
         xbars=sum(layer.xbars for layer in layers),
-        utilisation=_utilisation(weights, sum(places for _, places in found)),
+        utilisation=_utilisation(sum(held for _, held, _ in found), sum(places for *_, places in found)),
         xbar_size=(arch.xbar_rows, arch.xbar_cols),
         outputs_per_xbar=arch.outputs_per_xbar,
         cores_needed=sum(1 + max(each.decision.cores, default=0) for each in mapped),
@@ -227,8 +232,8 @@ def _operators(survey: frontend.ModelSurvey, divided: PlacementSplit | None) -> 
         yield OperatorInfo(op_type=op_type, nodes=count, unsupported=refused, status=status)
 
 
-def _layers(graph: Graph, decision: Decision, arch: Target) -> Iterator[tuple[LayerInfo, int]]:
-    """Yields the nodes with products, in order, each with the number of weights that its crossbars can hold.
+def _layers(graph: Graph, decision: Decision, arch: Target) -> Iterator[tuple[LayerInfo, int, int]]:
+    """Yields the nodes with products, in order, each with the numbers of weights that its crossbars hold and can hold.
 
     A crossbar that several nodes share counts for the first of them.
     """
@@ -241,10 +246,23 @@ def _layers(graph: Graph, decision: Decision, arch: Target) -> Iterator[tuple[La
         yield _layer(group, graph, decision, arch, seen)
 
 
+def _zeros(graph: Graph, arch: Target) -> Iterator[tuple[str, ZeroInfo | None]]:
+    """Yields what is all zeros in each layer, by name of its node. Filters of equal key count once."""
+    nodes: defaultdict[str, dict[str, Filter]] = defaultdict(dict)
+    for node in graph.nodes:
+        if isinstance(node.operator, Filter):
+            nodes[node.name][filter_key(node)] = node.operator
+    for name, filters in nodes.items():
+        yield name, count_zeros([*filters.values()], arch)
+
+
 def _layer(
     group: Sequence[Node], graph: Graph, decision: Decision, arch: Target, seen: set[str]
-) -> tuple[LayerInfo, int]:
-    """Returns the entry of the nodes of one name, and their capacity in weights. Adds their filters to `seen`."""
+) -> tuple[LayerInfo, int, int]:
+    """Returns the entry of the nodes of one name, the weights in their crossbars, and the capacity in weights.
+
+    Adds their filters to `seen`.
+    """
     filters = {filter_key(n): n.operator for n in group if isinstance(n.operator, Filter)}
     fresh = [key for key in filters if key not in seen]
     seen.update(fresh)
@@ -252,6 +270,7 @@ def _layer(
     places = sum(_weight_capacity(filters[key], decision, key, arch) for key in fresh)
     stencils = sum(n.operator.weights.size for n in group if isinstance(n.operator, Stencil))
     weights = sum(filters[key].weights.size for key in fresh)
+    held = sum(count_held_weights(filters[key], _matrices(decision, key)) for key in fresh)
     layer = LayerInfo(
         node=group[0].name,
         op_type=group[0].op_type,
@@ -260,9 +279,9 @@ def _layer(
         macs=sum(count_macs(n, graph) for n in group),
         matrices=len(matrices),
         xbars=sum(m.xbars for m in matrices),
-        utilisation=_utilisation(weights, places),
+        utilisation=_utilisation(held, places),
     )
-    return layer, places
+    return layer, held, places
 
 
 def _matrices(decision: Decision, key: str) -> tuple[Matrix, ...]:
@@ -295,10 +314,19 @@ def show_inspection(found: ModelInspection, console: LiteralConsole) -> None:
     for name, value in format_totals(found):
         totals.add_row(name, value)
     console.print(totals)
+    for layer in found.layers:
+        if layer.zeros is not None:
+            console.print(f"zeros: {layer.node}: {_describe_zeros(layer.zeros)}", soft_wrap=True)
     for node in found.host_nodes:
         console.print(f"host: {node.node} ({node.op_type}): {node.reason}", soft_wrap=True)
     for note in found.notes:
         console.print(f"note: {note}", soft_wrap=True)
+
+
+def _describe_zeros(zeros: ZeroInfo) -> str:
+    channels = ((zeros.inputs, "inputs"), (zeros.outputs, "outputs"))
+    more = "".join(f", {count:,} {name}" for count, name in channels if count)
+    return f"{zeros.matrices:,} of {zeros.all_matrices:,} matrices{more}"
 
 
 def _operator_table(found: ModelInspection) -> Table:

@@ -26,6 +26,12 @@ def drop_zero_matrices(filter_: Filter, matrices: Sequence[Matrix]) -> Iterator[
             yield matrix
 
 
+def count_zero_matrices(filter_: Filter, arch: Target, tile: int) -> tuple[int, int]:
+    """Returns the number of matrices that are all zeros, and the number of all matrices (`unfold_kernel`)."""
+    every = list(_unfold_all(filter_, arch, tile))
+    return sum(is_zero(filter_, matrix) for matrix in every), len(every)
+
+
 def is_zero(filter_: Filter, matrix: Matrix) -> bool:
     """True if all weights of a matrix are 0."""
     return not has_weights(filter_, matrix.rows, matrix.cols, (matrix.tap, matrix.tap + 1))

@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import models
 import raptor
-from raptor.compiler.analysis.inspection import ModelInspection, inspect
+from raptor.compiler.analysis.inspection import ModelInspection, format_totals, inspect
+from raptor.compiler.analysis.zero_counts import ZeroInfo
 from raptor.tools.cli import app
 from raptor.tools.quantise import quantize
 from tests.tiny_models import make_model, node, random
@@ -196,3 +197,18 @@ def test_work_of_layers_on_the_host() -> None:
     everything = inspect(_divided(), host_ops=("Conv",))
     assert [(p.place, p.nodes) for p in everything.places] == [("host", 3)]
     assert everything.cores_needed == 0
+
+
+def test_zeros_are_counted_as_the_model_has_them():
+    weights = np.kron(np.eye(4, dtype=np.float32), random(8, 8)).astype(np.float32)
+    weights[:, 3] = weights[9] = 0
+    nodes = [node("Gemm", "x w", "h", name="blocks"), node("Gemm", "h v", "y", name="full")]
+    model = make_model(nodes, {"x": (1, 32)}, ["y"], {"w": weights, "v": random(32, 8)})
+    found = inspect(model, xbar=8)
+    zeros = {layer.node: layer.zeros for layer in found.layers}
+    assert zeros["full"] is None
+    assert zeros["blocks"] == ZeroInfo(matrices=12, all_matrices=16, inputs=1, outputs=1)
+    assert found.layers[0].matrices == 4
+    assert found.utilisation <= 1
+    text = "".join(part for pair in [*format_totals(found)] for part in pair)
+    assert "crossbars8 of 8x8" in text
