@@ -136,7 +136,7 @@ def prepare_graph(
 def simplify_channels(graph: Graph, arch: Target, *, driver: Driver | None = None) -> Graph:
     """Returns the graph without dead channels, and with the others in the order that leaves most matrices of zeros."""
     run = (driver or Driver(verified=False)).run
-    graph = run(drop_dead_channels, verify_channels, graph).graph
+    graph = run(drop_dead_channels, verify_channels, graph, arch).graph
     return run(order_channels, verify_channels, graph, arch).graph
 
 

@@ -1,32 +1,50 @@
 """Drops channels on which no result depends: those that zeros make, and those that only zeros read."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Graph, Move, Node
+from raptor.graph.layers import graph_tile_channels
+from raptor.target.arch import Target
 from raptor.transforms.channels.channel_sets import ChannelSets, channels_of_move, find_channel_sets, keeps_channels
 from raptor.transforms.channels.constant_channels import find_zero_channels
 from raptor.transforms.channels.select_channels import SelectedChannels, select_channels
+from raptor.transforms.channels.weight_blocks import WeightBlocks
 
 Bools = npt.NDArray[np.bool_]
 
 
-def drop_dead_channels(graph: Graph) -> SelectedChannels:
+def drop_dead_channels(graph: Graph, arch: Target) -> SelectedChannels:
     """Returns the graph without dead channels. The graph stays as it is if it has none.
 
     A channel is dead if each layer that reads it has only weights of 0 for it, or if it is 0 for all inputs. A set of
-    tensors keeps one channel at least.
+    tensors keeps one channel at least. It keeps all if others would move into tiles where they need more matrices.
     """
     if not _has_zeros(graph):
         return select_channels(graph, {})
     sets, zero = find_channel_sets(graph), find_zero_channels(graph)
-    dead = {name: np.full(size, name not in sets.fixed) for name, size in sets.sizes.items()}
+    tile = arch.xbar_rows, graph_tile_channels(graph, arch)
+    before, whole = WeightBlocks(graph, tile), set(sets.fixed)
+    while True:
+        found = select_channels(graph, _find_kept(graph, sets, zero, whole))
+        after = WeightBlocks(found.graph, tile)
+        worse = {name for name in before.free if name not in whole and after.count(name) > before.count(name)}
+        if not worse:
+            return found
+        whole |= worse
+
+
+def _find_kept(
+    graph: Graph, sets: ChannelSets, zero: Mapping[str, Bools], whole: Container[str]
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Returns the channels that are not dead of each tensor that has dead ones. `whole`: sets that keep all."""
+    dead = {name: np.full(size, name not in whole) for name, size in sets.sizes.items()}
     while _revive(graph, sets, zero, dead) or _keep_one(dead):
         pass
     kept = {name: np.flatnonzero(~gone) for name, gone in dead.items() if gone.any()}
-    return select_channels(graph, {n: kept[sets.find(n)] for n in graph.tensors if sets.find(n) in kept})
+    return {n: kept[sets.find(n)] for n in graph.tensors if sets.find(n) in kept}
 
 
 def _has_zeros(graph: Graph) -> bool:

@@ -12,9 +12,14 @@ from raptor.common.errors import VerifyError
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Filter, Graph
+from raptor.target import arch
 from raptor.transforms.channels.drop_dead_channels import drop_dead_channels
 from raptor.transforms.channels.select_channels import SelectedChannels, select_channels, verify_channels
 from tests.tiny_models import make_model, node, random
+
+
+def drop(graph: Graph, **chip: Any) -> SelectedChannels:
+    return drop_dead_channels(graph, arch.load("bench", **chip))
 
 
 def relu(given: str, made: str):
@@ -53,7 +58,7 @@ def channels(graph: Graph) -> list[int]:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_graph_computes_the_same(seed: int, residual: bool):
     graph = load(network(seed, residual=residual)).graph
-    found = drop_dead_channels(graph)
+    found = drop(graph)
     verify_channels(found)
     given = {"x": random(1, 4, 4, 4, seed=seed)}
     before, after = (evaluate_graph(g, given)["y"] for g in (graph, found.graph))
@@ -64,7 +69,7 @@ def test_the_graph_computes_the_same(seed: int, residual: bool):
 
 def test_without_zeros_the_graph_stays():
     graph = load(make_model([node("Gemm", "x w", "y")], {"x": (1, 6)}, ["y"], {"w": random(6, 3)})).graph
-    assert drop_dead_channels(graph).graph is graph
+    assert drop(graph).graph is graph
 
 
 def two_layers(hidden: "np.ndarray", read: "np.ndarray", bias: "np.ndarray | None" = None):
@@ -81,13 +86,22 @@ def test_a_bias_keeps_a_channel_without_weights():
     hidden, read = random(8, 6), random(6, 4)
     hidden[:, 2:4] = 0
     bias = np.array([1, 1, -1, 1, 1, 1], np.float32)
-    assert channels(drop_dead_channels(load(two_layers(hidden, read, bias)).graph).graph) == [5, 4]
+    assert channels(drop(load(two_layers(hidden, read, bias)).graph).graph) == [5, 4]
 
 
 def test_one_channel_stays():
-    found = drop_dead_channels(load(two_layers(random(8, 6), np.zeros((6, 4), np.float32))).graph)
+    found = drop(load(two_layers(random(8, 6), np.zeros((6, 4), np.float32))).graph)
     verify_channels(found)
     assert channels(found.graph) == [1, 4]
+
+
+def test_channels_stay_if_their_place_keeps_blocks_apart():
+    """Blocks of 8 x 8 of the first layer end where crossbars do; without a channel they would not."""
+    hidden = np.kron(np.eye(4, dtype=np.float32), random(8, 8)).astype(np.float32)
+    hidden[:, 3] = 0
+    graph = load(two_layers(hidden, random(32, 4))).graph
+    assert drop(graph, xbar=8).graph is graph
+    assert channels(drop(graph, xbar=64).graph) == [31, 4]
 
 
 def test_what_only_dead_channels_read_is_dead():
@@ -102,7 +116,7 @@ def test_what_only_dead_channels_read_is_dead():
     ]
     nodes.append(node("Gemm", "s c", "y", name="g3"))
     model = make_model(nodes, {"x": (1, 8)}, ["y"], {"a": hidden, "b": middle, "c": last})
-    found = drop_dead_channels(load(model).graph)
+    found = drop(load(model).graph)
     verify_channels(found)
     assert channels(found.graph) == [5, 3, 4]
 
@@ -120,7 +134,7 @@ def test_programs_of_floats_and_integers(mapping: Any, residual: bool, tmp_path:
 def test_the_verifier_finds_a_channel_that_counts():
     hidden, read = random(8, 6), random(6, 4)
     hidden[:, 2] = 0
-    found = drop_dead_channels(load(two_layers(hidden, read)).graph)
+    found = drop(load(two_layers(hidden, read)).graph)
     verify_channels(found)
     kept = np.arange(5)  # channel 5 is missing, and the dead one is there
     wrong = dict.fromkeys(found.chosen, kept)
