@@ -1,0 +1,159 @@
+"""Chooses the tiles of weights that become 0, and what the other weights become.
+
+The tiles of a layer go one by one, each time the one whose absence costs the outputs least if all other weights make up
+for it: the optimal brain surgeon with blocks (Hassibi and Stork 1993). Without samples it is the tile with the smallest
+weights. Over all layers, the next tile is the one that adds the smallest relative error for what it saves.
+"""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Doubles = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+DAMPING = 1e-3
+"""Share of the mean square of the inputs by which a weight is held near to what it was."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerTiles:
+    """The tiles of a layer. `rows`: the rows [taps x inputs] of each row block; `cols`: ranges of outputs.
+
+    `xbars`: crossbars of a tile of each range of outputs. `products`: products of a tile with inputs of a sample.
+    """
+
+    rows: tuple[npt.NDArray[np.int64], ...]
+    cols: tuple[tuple[int, int], ...]
+    xbars: tuple[int, ...]
+    products: int
+
+    @property
+    def all_xbars(self) -> int:
+        return len(self.rows) * sum(self.xbars)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerSums:
+    """Sums over samples. `gram` [n, n]: of products of inputs, the last of which is 1.
+
+    `cross` [n, outputs]: of products of inputs with wanted outputs. `square`: of these outputs around their means.
+    """
+
+    gram: Doubles
+    cross: Doubles
+    square: float
+
+
+def cut_tiles(
+    places: Indices, outputs: int, tile: tuple[int, int], per_xbar: int, products: int, *, whole: bool
+) -> LayerTiles:
+    """Cuts the weights of a layer into tiles of `tile` inputs and outputs.
+
+    `places` [taps, inputs]: the row of each kernel position and input channel. `whole`: a tile has all kernel
+    positions, else one. `per_xbar`: outputs of a crossbar. `products`: see `LayerTiles`.
+    """
+    taps, inputs = places.shape
+    blocks = [places[:, at : at + tile[0]] for at in range(0, inputs, tile[0])]
+    rows = [b.reshape(-1) for b in blocks] if whole else [b[tap] for b in blocks for tap in range(taps)]
+    cols = tuple((at, min(at + tile[1], outputs)) for at in range(0, outputs, tile[1]))
+    return LayerTiles(tuple(rows), cols, tuple(-(-(b - a) // per_xbar) for a, b in cols), products)
+
+
+def order_tiles(weights: Doubles, tiles: LayerTiles, sums: LayerSums | None) -> Iterator[tuple[float, int, int]]:
+    """Yields (relative error of all tiles so far, row block, column range), cheapest first.
+
+    `weights` [rows, outputs]. A range of outputs keeps one tile. `sums`: None to go by the size of weights alone.
+    """
+    total = float((weights**2).sum()) if sums is None else sums.square
+    steps = [_order_column(weights[:, slice(*cols)], tiles.rows, sums) for cols in tiles.cols]
+    queue = [(step[0], k, step[1], it) for k, it in enumerate(map(iter, steps)) if (step := next(it, None)) is not None]
+    heapq.heapify(queue)
+    error = 0.0
+    while queue:
+        cost, k, block, left = heapq.heappop(queue)
+        error += cost
+        yield error / max(total, 1e-30), block, k
+        following = next(left, None)
+        if following is not None:
+            heapq.heappush(queue, (following[0], k, following[1], left))
+
+
+def _order_column(
+    weights: Doubles, rows: Sequence[npt.NDArray[np.int64]], sums: LayerSums | None
+) -> Iterator[tuple[float, int]]:
+    """Yields (additional squared error, row block) for a range of outputs; the last block stays."""
+    left = list(range(len(rows)))
+    if sums is None:
+        sizes = {k: float((weights[rows[k]] ** 2).sum()) for k in left}
+        yield from ((sizes[k], k) for k in sorted(left, key=sizes.__getitem__)[:-1])
+        return
+    inverse = np.linalg.inv(damp(sums.gram))
+    values = np.vstack([weights, np.zeros((1, weights.shape[1]))])
+    while len(left) > 1:
+        costs = [_cost(values[rows[k]], inverse[np.ix_(rows[k], rows[k])]) for k in left]
+        block = left.pop(int(np.argmin(costs)))
+        gone = rows[block]
+        factor = np.linalg.solve(inverse[np.ix_(gone, gone)], np.hstack([values[gone], inverse[gone]]))
+        change = inverse[:, gone] @ factor
+        values, inverse = values - change[:, : values.shape[1]], inverse - change[:, values.shape[1] :]
+        values[gone] = 0
+        yield min(costs), block
+
+
+def _cost(values: Doubles, inverse: Doubles) -> float:
+    return float((values * np.linalg.solve(inverse, values)).sum())
+
+
+def damp(gram: Doubles) -> Doubles:
+    """Returns sums of products of inputs with more on their diagonal, so that they have an inverse."""
+    mean = float(np.trace(gram)) / len(gram)
+    return gram + np.eye(len(gram)) * max(DAMPING * mean, 1e-12)
+
+
+def choose_tiles(layers: Sequence[tuple[Doubles, LayerTiles, LayerSums | None]], share: float) -> list[Bools]:
+    """Returns which weights [rows, outputs] of each layer stay, if `share` of all crossbars go, or nearly so."""
+    kept = [np.ones(weights.shape, np.bool_) for weights, *_ in layers]
+    orders = [order_tiles(*layer) for layer in layers]
+    every = [tiles for _, tiles, _ in layers]
+    xbars, products = sum(t.all_xbars for t in every), sum(t.all_xbars * t.products for t in every)
+    queue: list[tuple[float, int, float, int, int]] = []
+
+    def look_at(n: int, before: float) -> None:
+        """Adds the next tile of a layer, whose outputs have the relative error `before`."""
+        step = next(orders[n], None)
+        if step is not None:
+            error, block, k = step
+            saved = every[n].xbars[k] * (1 / xbars + every[n].products / products)
+            heapq.heappush(queue, ((error - before) / saved, n, error, block, k))
+
+    for n in range(len(layers)):
+        look_at(n, 0.0)
+    left = share * xbars + 1e-9
+    while queue:
+        _, n, error, block, k = heapq.heappop(queue)
+        if every[n].xbars[k] <= left:
+            left -= every[n].xbars[k]
+            kept[n][np.ix_(every[n].rows[block], range(*every[n].cols[k]))] = False
+            look_at(n, error)
+    return kept
+
+
+def refit(weights: Doubles, bias: Doubles | None, kept: Bools, tiles: LayerTiles, sums: LayerSums) -> None:
+    """Changes the weights that stay, and the bias, so that the outputs are nearest to the wanted ones, in place."""
+    gram = damp(sums.gram)
+    held = gram - sums.gram  # holds weights near to what they are
+    ones = len(gram) - 1
+    for low, high in tiles.cols:
+        rows = np.flatnonzero(kept[:, low])
+        index = rows if bias is None else np.append(rows, ones)
+        now = np.vstack([weights[:, low:high], np.zeros((1, high - low)) if bias is None else bias[None, low:high]])
+        wanted = sums.cross[:, low:high] + held @ now
+        found = np.linalg.solve(gram[np.ix_(index, index)], wanted[index])
+        weights[rows, low:high] = found[: len(rows)]
+        if bias is not None:
+            bias[low:high] = found[-1]
+    weights[~kept] = 0
