@@ -233,6 +233,19 @@ COMMANDS = {
             "--quiet": ("--quiet",),
         },
     ),
+    "prune": Command(
+        ("prune", "prune.onnx", "--xbar", "2"),
+        {
+            "--share": ("--share", "0.9"),
+            "--data": ("--data", "seen.npz"),
+            "--samples": ("--samples", "1"),
+            "--test": ("--test", "labelled.npz"),
+            "--mapping": ("--mapping", "raptor"),
+            "--output": ("-o", "pruned.onnx"),
+            "--force": ("--force",),
+            "--quiet": ("--quiet",),
+        },
+    ),
     "repair": Command(
         ("repair", "cells", "--chip", "stuck.json"),
         {
@@ -524,6 +537,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     session.save(folder / "session.npz")
     np.save(folder / "x.npy", np.ones((1, 4, 6, 6), np.float32))
     onnx.save(dense(8, 40), str(folder / "wide.onnx"))
+    onnx.save(dense(6, 3), str(folder / "prune.onnx"))
     raptor.quantize(dense(6, 3), samples=1).save(folder / "int8.onnx")
     raptor.compile(folder / "int8.onnx", xbar=16, cores=2).save(folder / "int8")
     raptor.compile(folder / "int8.onnx", xbar=16, cores=2, trimmable=True).save(folder / "die")
@@ -601,7 +615,18 @@ class Runner:
             if self.name == "compile":
                 shutil.rmtree("out")
             yield self.once(words)
-            again = ("compile", "models", "quantize", "run", "generate", "trim", "repair", "arch new", "arch defects")
+            again = (
+                "compile",
+                "models",
+                "quantize",
+                "run",
+                "generate",
+                "trim",
+                "repair",
+                "prune",
+                "arch new",
+                "arch defects",
+            )
             if self.name in (*again, "explore new"):
                 yield self.once(words)
             if "out" in words and self.name == "validate":

@@ -21,6 +21,7 @@ import raptor.tools.cli.quantize
 import raptor.tools.cli.report
 import raptor.tools.cli.run
 import raptor.tools.mcp.command
+import raptor.tools.prune.prune_command
 import raptor.tools.repair.repair_command
 import raptor.tools.repair.yield_command
 import raptor.tools.trim.trim_command
@@ -251,6 +252,7 @@ def models_command(
 
 
 app.command("quantize")(raptor.tools.cli.quantize.quantize_command)
+app.command("prune")(raptor.tools.prune.prune_command.prune_command)
 app.command("validate")(validator.cli.command)
 app.command("accuracy")(raptor.tools.cli.accuracy.accuracy_command)
 app.command("trim")(raptor.tools.trim.trim_command.trim_command)

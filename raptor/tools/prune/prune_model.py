@@ -42,9 +42,10 @@ class LayerPruning:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrunedModel:
-    """A pruned model. `masks`: which weights stay, keyed by name of the initializer."""
+    """A pruned model. `before`: the model without zeros. `masks`: which weights stay, keyed by initializer."""
 
     model: ModelProto
+    before: ModelProto
     masks: Mapping[str, Bools]
     layers: tuple[LayerPruning, ...]
 
@@ -101,18 +102,12 @@ def prune_model(
     if refine is not None:
         pruned = refine(pruned, masks)
     told = (_describe(layers[n], tiles[n], kept[n], errors[n]) for n in range(len(layers)))
-    return PrunedModel(pruned, masks, tuple(told))
+    return PrunedModel(pruned, proto, masks, tuple(told))
 
 
 def _cut(layer: PrunedLayer, target: Target, tile: int, *, whole: bool) -> LayerTiles:
-    return cut_tiles(
-        layer.places,
-        layer.weights.shape[2],
-        (target.xbar_rows, tile),
-        target.outputs_per_xbar,
-        layer.pixels,
-        whole=whole,
-    )
+    tile_size, pixels = (target.xbar_rows, tile), layer.pixels
+    return cut_tiles(layer.places, layer.weights.shape[2], tile_size, target.outputs_per_xbar, pixels, whole=whole)
 
 
 def _flat(weights: Doubles) -> Doubles:
