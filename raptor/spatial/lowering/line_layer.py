@@ -122,7 +122,7 @@ class LineLayer:
 
     def __post_init__(self) -> None:
         found = {each for part in self.ins for outs in self.chosen.grid.outs for each in self.outputs(part, outs)}
-        self.whole = found.issubset(self.outs)
+        self.whole = all(outs in self.outs for outs in found)
         self.summed = tuple(find_summed_groups(self.operator, self.chosen.grid.ins, outs) for outs in self.outs)
 
     def outputs(self, part: Range, outs: Range) -> tuple[Range, ...]:

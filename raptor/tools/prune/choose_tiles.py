@@ -94,7 +94,7 @@ def _order_column(
     inverse = np.linalg.inv(damp(sums.gram))
     values = np.vstack([weights, np.zeros((1, weights.shape[1]))])
     while len(left) > 1:
-        costs = [_cost(values[rows[k]], inverse[np.ix_(rows[k], rows[k])]) for k in left]
+        costs = [_removal_cost(values[rows[k]], inverse[np.ix_(rows[k], rows[k])]) for k in left]
         block = left.pop(int(np.argmin(costs)))
         gone = rows[block]
         factor = np.linalg.solve(inverse[np.ix_(gone, gone)], np.hstack([values[gone], inverse[gone]]))
@@ -104,7 +104,7 @@ def _order_column(
         yield min(costs), block
 
 
-def _cost(values: Doubles, inverse: Doubles) -> float:
+def _removal_cost(values: Doubles, inverse: Doubles) -> float:
     return float((values * np.linalg.solve(inverse, values)).sum())
 
 

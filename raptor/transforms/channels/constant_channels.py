@@ -57,13 +57,13 @@ def _values(graph: Graph, node: Node, known: Mapping[str, Values]) -> Values:
             zero = np.append(np.concatenate(given) == 0, True)
             at = np.where(operand < 0, sizes[-1], sizes[operand] + channel)
             return np.where(zero[at].all(axis=0), 0.0, np.nan)
-        case _ if isinstance(operator, Elementwise) and _is_uniform(operator):
+        case _ if isinstance(operator, Elementwise) and _acts_alike(operator):
             return _evaluated(graph, node, given)
         case _:
             return unknown
 
 
-def _is_uniform(operator: Elementwise) -> bool:
+def _acts_alike(operator: Elementwise) -> bool:
     """True if an element-wise operator does the same in each pixel."""
     if isinstance(operator, Map):
         return all(o.pixels.shape[:2] == (1, 1) for o in operator.operands if isinstance(o, Constant))
