@@ -1,5 +1,6 @@
 """Yield: the share of random chips on which a program is accurate enough, by method of repair."""
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from time import perf_counter
 import numpy as np
 
 from raptor.common.errors import UserError
+from raptor.common.process.thread_pool import CheckedThreadPool
 from raptor.output import files
 from raptor.target.arch import Target, read_stored_target
 from raptor.target.chip_file import Chip, ChipFile, make_chip
@@ -34,6 +36,10 @@ METHODS = {
     "crossbars": RepairMethod(),
 }
 """Methods by name; each does what the one before it does, and more. `written`: as if no cell was stuck."""
+
+
+_AT_ONCE = 256
+"""Most chips that wait for a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,36 +110,47 @@ def measure_yield(
 ) -> YieldReport:
     """Draws chips, repairs a program for each, and measures its accuracy on labelled data.
 
-    `tick` is called after each chip with the number of chips that are done, of all, and with seconds so far. Raises
-    `UserError` for a program, data or settings that do not do.
+    Threads share the chips. `tick` is called after each chip, in order, with the number of chips that are done, of all,
+    and with seconds so far. Raises `UserError` for a program, data or settings that do not do.
     """
     require_one_segment(out, "yield")
     program = replace(load_output(out), repair=None, crossbars=None)
     target = read_stored_target(out, files.ARCH)
-    repairer = ProgramRepairer(program, target, make_cell_setup(target, device, settings))
+    setup = make_cell_setup(target, device, settings)
     read = read_labelled_data(data, program.memory.inputs, samples)
     rule = find_class_rule(program)
     rule.check_labels(read, data)
     if read.labels is None:
         raise UserError(f"{data}: has no labels, without which there is no accuracy")
-    measured = _Measurement(program, target, repairer, read, task)
-    start, done, count = perf_counter(), 0, len(task.rates) * task.chips
-    points: list[YieldPoint] = []
-    for rate in task.rates:
-        found: dict[str, list[float]] = {method: [] for method in task.methods}
-        for number in range(task.chips):
-            for method, top1 in measured.measure_chip(rate, task.seed + number):
-                found[method].append(top1)
-            done += 1
+    start, count, own = perf_counter(), len(task.rates) * task.chips, threading.local()
+    workers = task.workers or default_workers()
+    threads = min(workers, count)
+
+    def measured() -> _Measurement:
+        """Returns the measurement of this thread: tables of nearest weights grow, so threads do not share them."""
+        if not hasattr(own, "measured"):
+            repairer = ProgramRepairer(program, target, setup)
+            own.measured = _Measurement(program, target, repairer, read, task, workers // threads)
+        return own.measured
+
+    exact = measured().top1(program)
+    chips = [(rate, task.seed + number) for rate in task.rates for number in range(task.chips)]
+    found: dict[tuple[float, str], list[float]] = {(rate, name): [] for rate in task.rates for name in task.methods}
+    with CheckedThreadPool(max_workers=threads) as pool:
+        parts = (chips[at : at + _AT_ONCE] for at in range(0, count, _AT_ONCE))
+        results = (r for part in parts for r in pool.map(lambda chip: list(measured().measure_chip(*chip)), part))
+        for done, ((rate, _), tops) in enumerate(zip(chips, results, strict=True), 1):
+            for name, top1 in tops:
+                found[rate, name].append(top1)
             tick(done, count, perf_counter() - start)
-        points += [_point(rate, method, np.array(top1), task.least) for method, top1 in found.items()]
+    points = [_point(rate, name, np.array(top1), task.least) for (rate, name), top1 in found.items()]
     return YieldReport(
         model=program.manifest.model,
         least=task.least,
-        exact=measured.top1(program),
+        exact=exact,
         samples=read.count,
-        encoding=repairer.setup.encoding,
-        cell_bits=repairer.setup.cell_bits,
+        encoding=setup.encoding,
+        cell_bits=setup.cell_bits,
         seed=task.seed,
         other_defects=task.others,
         spare_columns=task.spare_columns,
@@ -149,11 +166,18 @@ def _point(rate: float, method: str, top1: "np.ndarray[tuple[int], np.dtype[np.f
 
 
 class _Measurement:
-    """A program, and chips for it."""
+    """A program, and chips for it. `threads`: those that share the samples of a chip."""
 
     def __init__(
-        self, program: LoadedProgram, target: Target, repairer: ProgramRepairer, data: LabelledData, task: YieldTask
+        self,
+        program: LoadedProgram,
+        target: Target,
+        repairer: ProgramRepairer,
+        data: LabelledData,
+        task: YieldTask,
+        threads: int,
     ) -> None:
+        self.threads = threads
         self.program, self.target, self.repairer, self.data, self.task = program, target, repairer, data, task
         self.rule = find_class_rule(program)
         self.size = make_size(target, repairer.arrays, 0, task.spare_columns)
@@ -197,5 +221,5 @@ class _Measurement:
 
     def top1(self, program: LoadedProgram) -> float:
         """Returns the share of samples that a program classifies correctly."""
-        scores = run_scores(program, self.data, self.task.workers or default_workers(), lambda: None)
+        scores = run_scores(program, self.data, self.threads, lambda: None)
         return float((self.rule.classify(scores) == self.data.labels).mean())
