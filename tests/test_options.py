@@ -273,6 +273,7 @@ COMMANDS = {
             "--candidates": ("--candidates", "3"),
             "--seed": ("--seed", "50"),
             "--workers": ("--workers", "3"),
+            "--plot": ("--plot", "yield.html"),
             "--csv": ("--csv", "found.csv"),
             "--quiet": ("--quiet",),
         },

@@ -37,6 +37,7 @@ def yield_command(
     workers: Annotated[int | None, typer.Option(min=1, max=256, show_default="all processors", help="Threads.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
     csv: Annotated[Path | None, typer.Option(help="File for the table as CSV.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="File for a plot of the table.")] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Tell which share of random chips is accurate enough, by rate of stuck cells and by method of repair.
@@ -53,9 +54,10 @@ def yield_command(
     from raptor.tools.repair.measure_yield import YieldTask, measure_yield
     from validator.crossbar.chip_settings import parse_settings
 
-    if csv is not None:
-        file_access.refuse_stdout("--csv", csv)
-        arguments.parse_new_file("csv", csv)
+    for option, file in (("csv", csv), ("plot", plot)):
+        if file is not None:
+            file_access.refuse_stdout(f"--{option}", file)
+            arguments.parse_new_file(option, file)
     task = YieldTask(
         rates=parse_rates(rates),
         others=DefectRates(on_share=on_share, dead_columns=dead_columns, dead_rows=dead_rows),
@@ -68,7 +70,8 @@ def yield_command(
         workers=workers,
     )
     device, given = None if cells is None else load_device(cells), parse_settings("--with", settings or ())
-    _write(measure_yield(out, data, samples, device, given, task, _tell_time(quiet)), csv, json, quiet=quiet)
+    report = measure_yield(out, data, samples, device, given, task, _tell_time(quiet))
+    _write(report, csv, plot, json, quiet=quiet)
 
 
 def _tell_time(quiet: bool) -> Callable[[int, int, float], None]:
@@ -84,13 +87,16 @@ def _tell_time(quiet: bool) -> Callable[[int, int, float], None]:
     return tick
 
 
-def _write(report: "YieldReport", csv: Path | None, json: Path | None, *, quiet: bool) -> None:
+def _write(report: "YieldReport", csv: Path | None, plot: Path | None, json: Path | None, *, quiet: bool) -> None:
     """Writes the files of a report, and prints it."""
     from pydantic import TypeAdapter
 
     from raptor.common.files import file_access
     from raptor.common.terminal.console import LiteralConsole
+    from raptor.tools.repair.yield_plot import render_yield_page
 
+    if plot is not None:
+        file_access.write_atomic("--plot", plot, render_yield_page(report))
     if csv is not None:
         file_access.write_atomic("--csv", csv, "".join(f"{line}\n" for line in to_csv(report)).encode())
     if json is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from pydantic import TypeAdapter
 
 import raptor
 from models.trained import MODEL, load_images
@@ -16,7 +17,9 @@ from raptor.target.chip_file import make_chip
 from raptor.tools.cli.app import build_commands
 from raptor.tools.repair.chip_writer import make_size
 from raptor.tools.repair.draw_defects import DefectRates, draw_chip
+from raptor.tools.repair.measure_yield import YieldReport
 from raptor.tools.repair.repair_output import repair_output
+from raptor.tools.repair.yield_plot import draw_yield
 from validator.accuracy.measure import measure_accuracy
 from validator.accuracy.statistics import wilson_interval
 
@@ -94,3 +97,26 @@ def test_refusals(folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[st
     done = invoke("yield", "out", *data, *(() if "--candidates" in words else ("--candidates", "6")), *words)
     assert isinstance(done.exception, UserError)
     assert message in str(done.exception)
+
+
+def test_the_plot_has_the_shares(folder: Path, tmp_path: Path):
+    page = tmp_path / "yield.html"
+    words = ("--data", str(folder / "test.npz"), "--samples", "5", "--chips", "2", "--rates", "0.05,0.01")
+    done = invoke("yield", str(folder / "out"), *words, "--candidates", "6", "--plot", str(page), *WITH, "--json", "-")
+    assert done.exit_code == 0, done.output
+    report = TypeAdapter(YieldReport).validate_json(done.stdout)
+    traces, _ = draw_yield(report)
+    assert [trace["name"] for trace in traces] == ["nearest", "sums", "crossbars"]
+    assert [trace["x"] for trace in traces] == [[1.0, 5.0]] * 3
+    shares = {(p.method, 100 * p.stuck): 100 * p.share for p in report.points}
+    assert all(shares[t["name"], x] == y for t in traces for x, y in zip(t["x"], t["y"], strict=True))
+    assert b'id="yield"' in page.read_bytes()
+
+
+def test_the_number_of_threads_changes_nothing(folder: Path):
+    words = ("--data", str(folder / "test.npz"), "--samples", "5", "--chips", "3", "--rates", "0.05", *WITH)
+    found = [
+        invoke("yield", str(folder / "out"), *words, "--candidates", "6", "--workers", n, "--json", "-").stdout
+        for n in ("1", "3")
+    ]
+    assert found[0] == found[1]
