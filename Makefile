@@ -16,7 +16,7 @@ GOLDENS := tests/compiler/test_passes.py tests/compiler/test_thesis.py tests/spa
 # Stores the tables that a benchmark prints for the pages, with STORE=1: names of the tables, `-` for none of them.
 stored = $(if $(STORE),| $(BIN)/python -m benchmarks.tables.store_tables $(1))
 PLANTED = $(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
-FUZZ_PARTS := graphs quantised relations programs models files given faults
+FUZZ_PARTS := graphs quantised defective relations programs models files given faults
 # Tests start hundreds of commands, which read what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 

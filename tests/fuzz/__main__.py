@@ -10,6 +10,7 @@ from tests.fuzz import campaign
 from tests.fuzz.campaign import Part
 from tests.fuzz.cuts import CUTS
 from tests.fuzz.decisions import DECISIONS
+from tests.fuzz.defective import DEFECTIVE
 from tests.fuzz.faults import INTERRUPTIONS
 from tests.fuzz.given import GIVEN
 from tests.fuzz.graphs import GRAPHS
@@ -37,6 +38,7 @@ _ALL = (
     CUTS,
     ROUNDS,
     CHIPS,
+    DEFECTIVE,
 )
 PARTS: dict[str, Part] = {part.name: part for part in _ALL}
 
