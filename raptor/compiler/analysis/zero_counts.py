@@ -14,7 +14,7 @@ from raptor.target.arch import Target
 
 
 class ZeroInfo(StrictSchema):
-    """What is all zeros among the weights of a layer as the model has it."""
+    """Matrices and channels of a layer whose weights are all 0 in the model."""
 
     matrices: int = Field(description="matrices of a crossbar's rows and of a tile's outputs; they are left out")
     all_matrices: int

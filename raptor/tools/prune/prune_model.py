@@ -27,7 +27,7 @@ Refine = Callable[[ModelProto, Mapping[str, Bools]], ModelProto]
 
 @dataclass(frozen=True, slots=True)
 class LayerPruning:
-    """What became of a layer: tiles that are all zeros, of all tiles, and crossbars.
+    """Tiles of a layer that are all zeros, of all its tiles, and its crossbars.
 
     `error`: root mean square of what its outputs lost, relative to theirs; None without samples.
     """
