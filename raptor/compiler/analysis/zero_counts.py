@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from pydantic import Field
 
 from raptor.common.files.schema_types import StrictSchema
@@ -41,10 +40,9 @@ def count_held_weights(filter_: Filter, matrices: Sequence[Matrix]) -> int:
     ins, outs = filter_.weights.shape[1], filter_.weights.shape[2] // filter_.groups
     found = 0
     for (low, high), (first, last) in ((matrix.rows, matrix.cols) for matrix in matrices):
-        groups = np.arange(low // ins, -(-high // ins))
-        rows = np.minimum(high, (groups + 1) * ins) - np.maximum(low, groups * ins)
-        cols = np.minimum(last, (groups + 1) * outs) - np.maximum(first, groups * outs)
-        found += int((rows * np.maximum(cols, 0)).sum())
+        for group in range(max(low // ins, first // outs), min(-(-high // ins), -(-last // outs))):
+            rows = min(high, (group + 1) * ins) - max(low, group * ins)
+            found += rows * (min(last, (group + 1) * outs) - max(first, group * outs))
     return found
 
 

@@ -91,7 +91,7 @@ def _order_column(
         sizes = {k: float((weights[rows[k]] ** 2).sum()) for k in left}
         yield from ((sizes[k], k) for k in sorted(left, key=sizes.__getitem__)[:-1])
         return
-    inverse = np.linalg.inv(damp(sums.gram))
+    inverse: Doubles = np.linalg.inv(damp(sums.gram)).astype(np.float64)
     values = np.vstack([weights, np.zeros((1, weights.shape[1]))])
     while len(left) > 1:
         costs = [_removal_cost(values[rows[k]], inverse[np.ix_(rows[k], rows[k])]) for k in left]
@@ -137,7 +137,7 @@ def choose_tiles(layers: Sequence[tuple[Doubles, LayerTiles, LayerSums | None]],
         _, n, error, block, k = heapq.heappop(queue)
         if every[n].xbars[k] <= left:
             left -= every[n].xbars[k]
-            kept[n][np.ix_(every[n].rows[block], range(*every[n].cols[k]))] = False
+            kept[n][every[n].rows[block], slice(*every[n].cols[k])] = False
             look_at(n, error)
     return kept
 

@@ -1,5 +1,6 @@
 """The layers of an ONNX model that can be pruned, as products of matrices: rows of inputs times weights."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -86,15 +87,24 @@ def find_layers(model: ModelProto) -> Iterator[PrunedLayer]:
         bias = constants.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
         if bias is not None and reads.count(bias.name) > 1:
             continue
-        places = np.arange(weights.shape[0] * weights.shape[1]).reshape(weights.shape[:2])
         image = shapes.get(_find_image(makers.get(node.input[0])), [])
-        if node.op_type != "Conv" and len(image) > 2 and np.prod(image[1:]) == places.size:
-            places = places.reshape(image[1], -1).T
-        pixels = np.prod(shapes.get(node.output[0], [1, 1])) // weights.shape[2]
-        made = None if bias is None else np.broadcast_to(numpy_helper.to_array(bias), weights.shape[2]).astype(float)
+        elements = math.prod(shapes.get(node.output[0], [1, 1]))
         yield PrunedLayer(
-            node, weights, values.shape[2:] if node.op_type == "Conv" else (), made, places, max(1, int(pixels))
+            node=node,
+            weights=weights,
+            kernel=values.shape[2:] if node.op_type == "Conv" else (),
+            bias=None if bias is None else np.broadcast_to(numpy_helper.to_array(bias), weights.shape[2]).astype(float),
+            places=_number_rows(weights.shape, () if node.op_type == "Conv" else tuple(image)),
+            pixels=max(1, elements // weights.shape[2]),
         )
+
+
+def _number_rows(shape: tuple[int, ...], image: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """Returns the row of each kernel position and channel. `image`: shape of the tensor that is flattened before."""
+    rows = np.arange(shape[0] * shape[1], dtype=np.int64)
+    if len(image) > 2 and math.prod(image[1:]) == rows.size:
+        return np.ascontiguousarray(rows.reshape(image[1], -1).T)
+    return rows.reshape(shape[0], shape[1])
 
 
 def _find_image(node: NodeProto | None) -> str:

@@ -120,25 +120,41 @@ def _sum_up(
     """Yields sums over samples: inputs that a layer has in `found`, and the outputs that it has in `wanted`."""
     names = [layer.node.input[0] for layer in layers]
     exact, now = (OrtSession(_with_outputs(model, names)) for model in (wanted, found))
-    sizes = [len(_flat(layer.weights)) + 1 for layer in layers]
-    grams = [np.zeros((n, n)) for n in sizes]
-    crosses = [np.zeros((n, layer.weights.shape[2])) for n, layer in zip(sizes, layers, strict=True)]
-    totals = [[0, np.zeros(layer.weights.shape[2]), 0.0] for layer in layers]
+    totals = [_RunningSums.make(*_flat(layer.weights).shape) for layer in layers]
     for sample in samples:
         right = exact.run(sample)
         here = right if found is wanted else now.run(sample)
-        for k, layer in enumerate(layers):
-            outputs = layer.make_rows(right[names[k]]) @ _flat(layer.weights)
-            outputs = outputs if layer.bias is None else outputs + layer.bias
-            rows = layer.make_rows(here[names[k]])
-            rows = np.hstack([rows, np.ones((len(rows), 1))])
-            grams[k] += rows.T @ rows
-            crosses[k] += rows.T @ outputs
-            totals[k][0] += len(rows)
-            totals[k][1] += outputs.sum(axis=0)
-            totals[k][2] += float((outputs**2).sum())
-    for gram, cross, (count, mean, square) in zip(grams, crosses, totals, strict=True):
-        yield LayerSums(gram, cross, float(square - (mean**2).sum() / count))
+        for name, layer, total in zip(names, layers, totals, strict=True):
+            outputs = layer.make_rows(right[name]) @ _flat(layer.weights)
+            total.add(layer.make_rows(here[name]), outputs if layer.bias is None else outputs + layer.bias)
+    yield from (total.finish() for total in totals)
+
+
+@dataclass(slots=True)
+class _RunningSums:
+    """Sums over samples (`LayerSums`), with the number of output pixels, and sums of outputs and of their squares."""
+
+    gram: Doubles
+    cross: Doubles
+    outputs: Doubles
+    square: float = 0.0
+    count: int = 0
+
+    @classmethod
+    def make(cls, rows: int, outputs: int) -> "_RunningSums":
+        return cls(np.zeros((rows + 1, rows + 1)), np.zeros((rows + 1, outputs)), np.zeros(outputs))
+
+    def add(self, rows: Doubles, outputs: Doubles) -> None:
+        rows = np.hstack([rows, np.ones((len(rows), 1))])
+        self.gram += rows.T @ rows
+        self.cross += rows.T @ outputs
+        self.outputs += outputs.sum(axis=0)
+        self.square += float((outputs**2).sum())
+        self.count += len(rows)
+
+    def finish(self) -> LayerSums:
+        around_mean = self.square - float((self.outputs**2).sum()) / self.count
+        return LayerSums(self.gram, self.cross, around_mean)
 
 
 def _find_error(weights: Doubles, bias: Doubles | None, sums: LayerSums) -> float:

@@ -122,23 +122,27 @@ def measure_yield(
     rule.check_labels(read, data)
     if read.labels is None:
         raise UserError(f"{data}: has no labels, without which there is no accuracy")
-    start, count, own = perf_counter(), len(task.rates) * task.chips, threading.local()
+    start, count, local = perf_counter(), len(task.rates) * task.chips, threading.local()
     workers = task.workers or default_workers()
     threads = min(workers, count)
 
     def measured() -> _Measurement:
         """Returns the measurement of this thread: tables of nearest weights grow, so threads do not share them."""
-        if not hasattr(own, "measured"):
+        found: _Measurement | None = local.__dict__.get("measured")
+        if found is None:
             repairer = ProgramRepairer(program, target, setup)
-            own.measured = _Measurement(program, target, repairer, read, task, workers // threads)
-        return own.measured
+            local.measured = found = _Measurement(program, target, repairer, read, task, workers // threads)
+        return found
+
+    def measure(chip: tuple[float, int]) -> list[tuple[str, float]]:
+        return list(measured().measure_chip(*chip))
 
     exact = measured().top1(program)
     chips = [(rate, task.seed + number) for rate in task.rates for number in range(task.chips)]
     found: dict[tuple[float, str], list[float]] = {(rate, name): [] for rate in task.rates for name in task.methods}
     with CheckedThreadPool(max_workers=threads) as pool:
         parts = (chips[at : at + _AT_ONCE] for at in range(0, count, _AT_ONCE))
-        results = (r for part in parts for r in pool.map(lambda chip: list(measured().measure_chip(*chip)), part))
+        results = (result for part in parts for result in pool.map(measure, part))
         for done, ((rate, _), tops) in enumerate(zip(chips, results, strict=True), 1):
             for name, top1 in tops:
                 found[rate, name].append(top1)

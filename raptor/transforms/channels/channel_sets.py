@@ -6,7 +6,6 @@ operators, pools and depthwise layers join their operands and their result.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from raptor.common.union_find import DisjointSets
 from raptor.graph.ir import ConstantTensor, Elementwise, Filter, Graph, Move, Node, Pool, Rename, Stencil
 
-Bools = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +69,7 @@ def _of_states(graph: Graph) -> list[str]:
     return [name for pair in graph.residency.states for name in (pair.input, pair.output)]
 
 
-def channels_of_move(node: Node, graph: Graph) -> tuple[Any, Any]:
+def channels_of_move(node: Node, graph: Graph) -> tuple[Indices, Indices]:
     """Returns the operand and the channel of each element [pixels, channels] that a move copies; -1 for zeros."""
     assert isinstance(node.operator, Move)
     images = [graph.tensors[name].image for name in node.inputs]

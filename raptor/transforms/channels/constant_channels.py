@@ -53,10 +53,10 @@ def _values(graph: Graph, node: Node, known: Mapping[str, Values]) -> Values:
             return given[0]
         case Move():
             operand, channel = channels_of_move(node, graph)
-            sizes = np.cumsum([0, *(len(values) for values in given)])
-            zero = np.append(np.concatenate(given) == 0, True)
-            at = np.where(operand < 0, sizes[-1], sizes[operand] + channel)
-            return np.where(zero[at].all(axis=0), 0.0, np.nan)
+            zero = operand < 0
+            for k, values in enumerate(given):
+                zero |= (operand == k) & (values == 0)[np.maximum(channel, 0) % len(values)]
+            return np.where(zero.all(axis=0), 0.0, np.nan)
         case _ if isinstance(operator, Elementwise) and _acts_alike(operator):
             return _evaluated(graph, node, given)
         case _:

@@ -84,7 +84,7 @@ def _is_needed(graph: Graph, node: Node, operand: int, dead: Bools) -> Bools:
     channels = graph.tensors[node.inputs[operand]].image.channels
     match node.operator:
         case Filter() as layer if layer.groups == 1:
-            return layer.weights[:, :, ~dead].any(axis=(0, 2)) if not dead.all() else np.zeros(channels, np.bool_)
+            return np.asarray(layer.weights[:, :, ~dead].any(axis=(0, 2)), np.bool_)
         case Move():
             operands, places = channels_of_move(node, graph)
             read = places[:, ~dead][operands[:, ~dead] == operand]

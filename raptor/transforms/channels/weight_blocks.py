@@ -67,9 +67,10 @@ class WeightBlocks:
 
 def _find_used(node: Node) -> Bools:
     assert isinstance(node.operator, Filter)
-    return node.operator.weights.any(axis=0)
+    return np.asarray(node.operator.weights.any(axis=0), np.bool_)
 
 
 def _by_tiles(used: Bools, size: int, axis: int) -> Bools:
     """Returns, for tiles of `size` channels along an axis, whether one of them is used."""
-    return np.logical_or.reduceat(used, np.arange(0, used.shape[axis], size), axis=axis)
+    starts = np.arange(0, int(used.shape[axis]), size, dtype=np.int64)
+    return np.logical_or.reduceat(used, starts, axis=axis)
