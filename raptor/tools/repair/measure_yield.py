@@ -11,7 +11,7 @@ import numpy as np
 from raptor.common.errors import UserError
 from raptor.common.process.thread_pool import CheckedThreadPool
 from raptor.output import files
-from raptor.target.arch import Target, read_stored_target
+from raptor.target.arch import read_stored_target
 from raptor.target.chip_file import Chip, ChipFile, make_chip
 from raptor.target.device_file import DeviceFile
 from raptor.tools.repair.chip_writer import make_size
@@ -122,27 +122,15 @@ def measure_yield(
     rule.check_labels(read, data)
     if read.labels is None:
         raise UserError(f"{data}: has no labels, without which there is no accuracy")
-    start, count, local = perf_counter(), len(task.rates) * task.chips, threading.local()
-    workers = task.workers or default_workers()
+    start, count, workers = perf_counter(), len(task.rates) * task.chips, task.workers or default_workers()
     threads = min(workers, count)
-
-    def measured() -> _Measurement:
-        """Returns the measurement of this thread: tables of nearest weights grow, so threads do not share them."""
-        found: _Measurement | None = local.__dict__.get("measured")
-        if found is None:
-            repairer = ProgramRepairer(program, target, setup)
-            local.measured = found = _Measurement(program, target, repairer, read, task, workers // threads)
-        return found
-
-    def measure(chip: tuple[float, int]) -> list[tuple[str, float]]:
-        return list(measured().measure_chip(*chip))
-
-    exact = measured().top1(program)
+    measured = _OfThreads(lambda: ProgramRepairer(program, target, setup), read, task, workers // threads)
+    exact = measured.find().top1(program)
     chips = [(rate, task.seed + number) for rate in task.rates for number in range(task.chips)]
     found: dict[tuple[float, str], list[float]] = {(rate, name): [] for rate in task.rates for name in task.methods}
     with CheckedThreadPool(max_workers=threads) as pool:
         parts = (chips[at : at + _AT_ONCE] for at in range(0, count, _AT_ONCE))
-        results = (result for part in parts for result in pool.map(measure, part))
+        results = (result for part in parts for result in pool.map(measured.measure, part))
         for done, ((rate, _), tops) in enumerate(zip(chips, results, strict=True), 1):
             for name, top1 in tops:
                 found[rate, name].append(top1)
@@ -169,20 +157,34 @@ def _point(rate: float, method: str, top1: "np.ndarray[tuple[int], np.dtype[np.f
     return YieldPoint(rate, method, chips, good, good / chips, interval, float(top1.mean()), float(top1.min()))
 
 
+class _OfThreads:
+    """A measurement for each thread, because tables of nearest weights grow. `threads`: see `_Measurement`."""
+
+    def __init__(
+        self, make_repairer: Callable[[], ProgramRepairer], data: LabelledData, task: YieldTask, threads: int
+    ) -> None:
+        self.make_repairer, self.data, self.task, self.threads = make_repairer, data, task, threads
+        self.local = threading.local()
+
+    def find(self) -> "_Measurement":
+        """Returns the measurement of the calling thread, which is made once."""
+        found: _Measurement | None = self.local.__dict__.get("measured")
+        if found is None:
+            found = self.local.measured = _Measurement(self.make_repairer(), self.data, self.task, self.threads)
+        return found
+
+    def measure(self, chip: tuple[float, int]) -> list[tuple[str, float]]:
+        """Returns the top-1 of a chip, given by its rate of stuck cells and its seed, for each method."""
+        return list(self.find().measure_chip(*chip))
+
+
 class _Measurement:
     """A program, and chips for it. `threads`: those that share the samples of a chip."""
 
-    def __init__(
-        self,
-        program: LoadedProgram,
-        target: Target,
-        repairer: ProgramRepairer,
-        data: LabelledData,
-        task: YieldTask,
-        threads: int,
-    ) -> None:
-        self.threads = threads
+    def __init__(self, repairer: ProgramRepairer, data: LabelledData, task: YieldTask, threads: int) -> None:
+        program, target = repairer.program, repairer.target
         self.program, self.target, self.repairer, self.data, self.task = program, target, repairer, data, task
+        self.threads = threads
         self.rule = find_class_rule(program)
         self.size = make_size(target, repairer.arrays, 0, task.spare_columns)
         if task.candidates > self.size.crossbars:
