@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.target.chip_file import Chip
-from raptor.tools.repair.closest_values import Bytes, ClosestValues, Ints
+from raptor.tools.repair.closest_values import Bytes, ClosestValues, Ints, StuckWeights
 from raptor.tools.repair.repair_matrix import RepairedMatrix, RepairMethod, estimate_error, repair_matrix
 
 _MOST_TRIALS = 64
@@ -61,11 +61,15 @@ def _try_crossbars(core: int, parts: Sequence[CrossbarPart], tried: Sequence[int
     costs = np.zeros((len(parts), len(tried)))
     for k, crossbar in enumerate(tried):
         codes: dict[ClosestValues, Ints] = {}
+        stuck: dict[tuple[ClosestValues, tuple[int, ...]], StuckWeights] = {}
         for i, part in enumerate(parts):
+            key = part.tables, part.matrix.shape
             if part.tables not in codes:
                 codes[part.tables] = _read_codes(core, crossbar, part.tables, chip)
-            rows, cols = part.matrix.shape
-            costs[i, k] = estimate_error(part.matrix, codes[part.tables][:rows, :cols], part.tables)
+            if key not in stuck:
+                rows, cols = part.matrix.shape
+                stuck[key] = part.tables.find_stuck(codes[part.tables][:rows, :cols])
+            costs[i, k] = estimate_error(part.matrix, stuck[key], part.tables)
     return costs
 
 

@@ -6,6 +6,7 @@ cells make up for most stuck ones (arXiv 2512.18459 looks up the nearest value i
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -15,9 +16,20 @@ from raptor.target.chip_file import CellState
 from validator.crossbar.cell_layout import CellLayout, Levels
 
 Ints = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
 _STATES = 3
 """Different states for a level: a cell on a dead line adds as little as one at off."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StuckWeights:
+    """The weights with stuck cells of a matrix with `width` columns: rows, columns, and numbers of their tables."""
+
+    width: int
+    rows: Ints
+    cols: Ints
+    tables: Ints
 
 
 class ClosestValues:
@@ -32,12 +44,15 @@ class ClosestValues:
         self.most = max(abs(low), abs(high))
         self._codes: list[int] = []
         self._values = np.zeros((0, 2 * self.most + 1), np.int32)
+        self._squares = np.zeros((0, 2 * self.most + 1))
         self._digits: list[Ints] = []
 
     def make_codes(self, states: Bytes) -> Ints:
         """Returns the set of stuck cells of each weight, [rows, cols], of states [arrays, rows, cols, slices]."""
-        kinds = np.where(states == CellState.DEAD, CellState.OFF, states).astype(np.int64)
+        kinds = np.where(states == CellState.DEAD, np.uint8(CellState.OFF), states)
         found = np.zeros(states.shape[1:3], np.int64)
+        if not kinds.any():
+            return found
         for array, k in product(range(self.layout.arrays), range(self.layout.slices)):
             found = found * _STATES + kinds[array, :, :, k]
         return found
@@ -46,6 +61,15 @@ class ClosestValues:
         """Returns the nearest weights [n] for sets of stuck cells [n] and wishes [n]."""
         rows = self._rows(codes)  # the tables may grow
         return self._values[rows, self._places(wishes)].astype(np.int64)
+
+    def find_stuck(self, codes: Ints) -> "StuckWeights":
+        """Returns the weights of `codes` [rows, cols] that have stuck cells."""
+        rows, cols = np.nonzero(codes)
+        return StuckWeights(codes.shape[1], rows, cols, self._rows(codes[rows, cols]))
+
+    def find_squares(self, stuck: "StuckWeights", wishes: Ints) -> Doubles:
+        """Returns the squared differences of the nearest weights [n] from wishes [n] for stuck weights."""
+        return self._squares[stuck.tables, self._places(wishes)]
 
     def find_digits(self, codes: Ints, wishes: Ints) -> Ints:
         """Returns the digits [n, slices] of the nearest weights."""
@@ -71,6 +95,7 @@ class ClosestValues:
         tables = [self._make_table(int(code)) for code in missing]
         self._codes += missing.tolist()
         self._values = np.vstack([self._values, *(values for values, _ in tables)])
+        self._squares = (self._values - np.arange(-self.most, self.most + 1)) ** 2.0
         self._digits += [digits for _, digits in tables]
         return self._rows(codes)
 
@@ -129,7 +154,8 @@ def free_digits(layout: CellLayout, weights: Ints) -> Ints:
 
 def digits_to_levels(layout: CellLayout, digits: Ints, states: Bytes) -> Levels:
     """Returns levels [arrays, rows, cols, slices] with these digits [rows, cols, slices]; stuck cells keep theirs."""
-    fixed = np.where(states == CellState.ON, np.array(layout.highest, np.int64), 0)
+    fixed = np.where(states == CellState.ON, np.array(layout.highest, np.int16), np.int16(0))
+    digits = digits.astype(np.int16)
     if layout.arrays == 1:
         return np.where(states[0] == CellState.FREE, digits, fixed[0])[None].astype(np.uint8)
     is_free = states == CellState.FREE

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.tools.repair.closest_values import Bytes, ClosestValues, Ints, digits_to_levels, free_digits
+from raptor.tools.repair.closest_values import Bytes, ClosestValues, Ints, StuckWeights, digits_to_levels, free_digits
 from validator.crossbar.cell_layout import Levels
 
 Floats = npt.NDArray[np.float64]
@@ -54,7 +54,7 @@ def repair_matrix(matrix: Ints, states: Bytes, tables: ClosestValues, method: Re
         levels = digits_to_levels(layout, _clipped_digits(tables, matrix, states), states)
         return _made(matrix, layout.decode(levels), levels, signs)
     if method.signs:
-        signs = np.where(_find_errors(matrix, codes, tables)[1] > 0, -1, 1)
+        signs = np.where(_find_errors(matrix, tables.find_stuck(codes), tables)[1] > 0, -1, 1)
     wished = wished * signs[cols]
     weights = matrix.copy()
     weights[rows, cols] = tables.find_values(codes[rows, cols], wished) * signs[cols]
@@ -80,28 +80,23 @@ def _clipped_digits(tables: ClosestValues, matrix: Ints, states: Bytes) -> Ints:
     return plus - np.where(states[1] == 0, np.maximum(-digits, 0), fixed[1])
 
 
-def estimate_error(matrix: Ints, codes: Ints, tables: ClosestValues) -> float:
-    """Returns the sum of squared errors [rows, cols] with the best signs of columns, before sums are kept.
-
-    `codes` [rows, cols]: sets of stuck cells.
-    """
-    plain, gained = _find_errors(matrix, codes, tables)
+def estimate_error(matrix: Ints, stuck: StuckWeights, tables: ClosestValues) -> float:
+    """Returns the sum of squared errors of a matrix with the best signs of columns, before sums are kept."""
+    plain, gained = _find_errors(matrix, stuck, tables)
     return float((plain - gained).sum())
 
 
-def _find_errors(matrix: Ints, codes: Ints, tables: ClosestValues) -> tuple[Floats, Floats]:
+def _find_errors(matrix: Ints, stuck: StuckWeights, tables: ClosestValues) -> tuple[Floats, Floats]:
     """Returns squared errors of columns [cols] as they are, and how much smaller they are if stored negated, if so."""
-    rows, cols = np.nonzero(codes)
-    stuck, wished = codes[rows, cols], matrix[rows, cols]
+    wished = matrix[stuck.rows, stuck.cols]
     plain, negated = (
-        np.bincount(cols, (tables.find_values(stuck, side * wished) - side * wished) ** 2.0, matrix.shape[1]).astype(
-            np.float64
-        )
+        np.bincount(stuck.cols, tables.find_squares(stuck, side * wished), stuck.width).astype(np.float64)
         for side in (1, -1)
     )
     low, high = tables.layout.limits
-    can = (-matrix.max(axis=0) >= low) & (-matrix.min(axis=0) <= high)
-    gained: Floats = np.where(can, np.maximum(plain - negated, 0.0), 0.0)
+    gained: Floats = np.maximum(plain - negated, 0.0)
+    if low != -high:
+        gained = np.where((-matrix.max(axis=0) >= low) & (-matrix.min(axis=0) <= high), gained, 0.0)
     return plain, gained
 
 
@@ -109,12 +104,14 @@ def _keep_sums(
     wanted: Ints, weights: Ints, is_free: npt.NDArray[np.bool_], signs: Ints, limits: tuple[int, int]
 ) -> None:
     """Changes free weights by as little as possible, so that positive and negative weights have the wanted sums."""
+    columns = np.ascontiguousarray(is_free.T)
     for side in (1, -1):
-        surplus = (np.maximum(side * weights, 0) - np.maximum(side * wanted, 0)).sum(axis=0)
-        for col in np.flatnonzero(surplus):
+        sided = np.ascontiguousarray(side * weights.T)
+        surplus = np.maximum(sided, 0).sum(axis=1) - np.maximum(side * wanted, 0).sum(axis=0)
+        for col in np.flatnonzero(surplus).tolist():
             most = limits[1] if side * signs[col] > 0 else -limits[0]
-            at = np.flatnonzero(is_free[:, col] & (side * weights[:, col] > 0))
-            sizes = side * weights[at, col]
+            at = np.flatnonzero(columns[col] & (sided[col] > 0))
+            sizes = sided[col, at]
             room = sizes if surplus[col] > 0 else most - sizes
             weights[at, col] -= side * np.sign(surplus[col]) * _shares(room, int(abs(surplus[col])))
 
@@ -123,8 +120,11 @@ def _shares(room: Ints, total: int) -> Ints:
     """Splits a total into shares as equal as possible, none above its room; all room if that is too little."""
     if room.sum() <= total:
         return room
-    order = np.argsort(-room, kind="stable")
-    left, shares = room.copy(), np.zeros_like(room)
+    order, shares = np.argsort(-room, kind="stable"), np.zeros_like(room)
+    if total <= np.count_nonzero(room):
+        shares[order[:total]] = 1
+        return shares
+    left = room.copy()
     while total:
         open_places = order[left[order] > 0]
         each = max(1, min(total // len(open_places), int(left[open_places].min())))
