@@ -69,7 +69,8 @@ class ClosestValues:
 
     def find_squares(self, stuck: "StuckWeights", wishes: Ints) -> Doubles:
         """Returns the squared differences of the nearest weights [n] from wishes [n] for stuck weights."""
-        return self._squares[stuck.tables, self._places(wishes)]
+        found: Doubles = self._squares[stuck.tables, self._places(wishes)].astype(np.float64, copy=False)
+        return found
 
     def find_digits(self, codes: Ints, wishes: Ints) -> Ints:
         """Returns the digits [n, slices] of the nearest weights."""
@@ -155,11 +156,11 @@ def free_digits(layout: CellLayout, weights: Ints) -> Ints:
 def digits_to_levels(layout: CellLayout, digits: Ints, states: Bytes) -> Levels:
     """Returns levels [arrays, rows, cols, slices] with these digits [rows, cols, slices]; stuck cells keep theirs."""
     fixed = np.where(states == CellState.ON, np.array(layout.highest, np.int16), np.int16(0))
-    digits = digits.astype(np.int16)
+    narrow = digits.astype(np.int16)
     if layout.arrays == 1:
-        return np.where(states[0] == CellState.FREE, digits, fixed[0])[None].astype(np.uint8)
+        return np.where(states[0] == CellState.FREE, narrow, fixed[0])[None].astype(np.uint8)
     is_free = states == CellState.FREE
-    plus, minus = np.maximum(digits, 0), np.maximum(-digits, 0)
-    first = np.where(is_free[0], np.where(is_free[1], plus, digits + fixed[1]), fixed[0])
-    second = np.where(is_free[1], np.where(is_free[0], minus, fixed[0] - digits), fixed[1])
+    plus, minus = np.maximum(narrow, 0), np.maximum(-narrow, 0)
+    first = np.where(is_free[0], np.where(is_free[1], plus, narrow + fixed[1]), fixed[0])
+    second = np.where(is_free[1], np.where(is_free[0], minus, fixed[0] - narrow), fixed[1])
     return np.stack([first, second]).astype(np.uint8)
