@@ -234,13 +234,13 @@ COMMANDS = {
         },
     ),
     "prune": Command(
-        ("prune", "prune.onnx", "--xbar", "2"),
+        ("prune", "prune.onnx", "--xbar", "2", "--mapping", "raptor"),
         {
-            "--share": ("--share", "0.9"),
+            "--share": ("--share", "0.25"),
             "--data": ("--data", "seen.npz"),
             "--samples": ("--samples", "1"),
             "--test": ("--test", "labelled.npz"),
-            "--mapping": ("--mapping", "raptor"),
+            "--mapping": ("--mapping", "rows"),
             "--output": ("-o", "pruned.onnx"),
             "--force": ("--force",),
             "--quiet": ("--quiet",),
@@ -538,7 +538,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     session.save(folder / "session.npz")
     np.save(folder / "x.npy", np.ones((1, 4, 6, 6), np.float32))
     onnx.save(dense(8, 40), str(folder / "wide.onnx"))
-    onnx.save(dense(6, 3), str(folder / "prune.onnx"))
+    onnx.save(line_of_pixels(), str(folder / "prune.onnx"))
     raptor.quantize(dense(6, 3), samples=1).save(folder / "int8.onnx")
     raptor.compile(folder / "int8.onnx", xbar=16, cores=2).save(folder / "int8")
     raptor.compile(folder / "int8.onnx", xbar=16, cores=2, trimmable=True).save(folder / "die")
@@ -556,6 +556,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "measured.json").write_bytes(to_json(measured("tiny")))
     write_study(folder)
     return folder
+
+
+def line_of_pixels() -> onnx.ModelProto:
+    """Returns a model of six numbers, as three pixels for a layer with two kernel positions."""
+    nodes = [
+        node("Reshape", "x shape", "r"),
+        node("Conv", "r w", "c", name="conv", kernel_shape=[2]),
+        node("Flatten", "c", "y"),
+    ]
+    return make_model(nodes, {"x": (1, 6)}, ["y"], {"shape": np.array([1, 2, 3]), "w": random(4, 2, 2)})
 
 
 def write_study(folder: Path) -> None:
