@@ -559,13 +559,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def line_of_pixels() -> onnx.ModelProto:
-    """Returns a model of six numbers, as three pixels for a layer with two kernel positions."""
+    """Returns a model of six numbers, as two pixels of three channels for a layer with two kernel positions."""
     nodes = [
         node("Reshape", "x shape", "r"),
-        node("Conv", "r w", "c", name="conv", kernel_shape=[2]),
+        node("Conv", "r w", "c", name="conv", kernel_shape=[2], pads=[1, 0]),
         node("Flatten", "c", "y"),
     ]
-    return make_model(nodes, {"x": (1, 6)}, ["y"], {"shape": np.array([1, 2, 3]), "w": random(4, 2, 2)})
+    return make_model(nodes, {"x": (1, 6)}, ["y"], {"shape": np.array([1, 3, 2]), "w": random(4, 3, 2)})
 
 
 def write_study(folder: Path) -> None:
