@@ -134,6 +134,7 @@ def test_every_refused_option_exists() -> None:
         ({"base_isa": True}, "base_isa=True: not with backend='c', which has no instruction set"),
         ({"rounds": True}, "rounds=True: not with backend='c', whose crossbars are written once"),
         ({"emit_ops": "flow.txt"}, "emit_ops="),
+        ({"optimize": "energy"}, "optimize='energy': not with backend='c', which has no model of time and energy"),
         ({"trimmable": True}, "trimmable=True: not with backend='c', whose products are exact"),
     ],
 )
@@ -141,12 +142,6 @@ def test_options_without_effect_are_refused(options: dict[str, Any], message: st
     with pytest.raises(UserError) as caught:
         raptor.compile(thesis_model(4, 8), backend="c", **CHIP, **options)
     assert str(caught.value).startswith(message)
-
-
-def test_a_search_says_which_machine_it_simulates() -> None:
-    program = raptor.compile(build("mlp3"), backend="c", optimize="latency", effort=2)
-    assert "the search compared mappings by the instruction streams of pimsim" in program.report.warnings
-    assert len(program.report.search) == 2
 
 
 def test_the_list_of_steps_is_one_schedule(out: Path) -> None:
