@@ -49,17 +49,13 @@ def find_unit_sizes(program: PimProgram, target: Target) -> UnitSizes:
     return UnitSizes(target.element_bytes if is_float else 1, is_float)
 
 
-def _tables(program: PimProgram) -> list[FormTable]:
-    return list({id(core.steps.forms): core.steps.forms for core in program.cores.values()}.values())
-
-
 def generate_c(program: PimProgram, target: Target) -> CProgram:
     """Returns the program in C. Raises `CapacityError` if its global memory is larger than a word can address."""
     sizes = find_unit_sizes(program, target)
     _check_addresses(program, sizes)
-    tables = _tables(program)
+    tables = {id(core.steps.forms): core.steps.forms for core in program.cores.values()}
     assert len(tables) <= 1, "all cores share the forms"
-    forms = tables[0] if tables else FormTable()
+    forms = next(iter(tables.values()), FormTable())
     used = np.unique(np.concatenate([np.zeros(0, np.int64), *(c.all_steps.form for c in program.cores.values())]))
     chosen: list[int] = used[used >= len(TRANSFERS)].tolist()
     init, sample, captured = list_steps(program, sizes)

@@ -70,18 +70,15 @@ def _sample(
         number, steps = numbers[core.core], core.steps
         rank = _ranks(steps)
         for i, found in enumerate(_local_words(core, steps, number, sizes)):
-            form = int(steps.form[i])
-            captured = captures.get((core.core, i + 1), ())
-            if form == RECEIVE:
-                # It happens with the send; what is captured after it comes after the message.
-                entries = [*captured]
-            elif form == SEND:
-                entries = [[MESSAGE, *found[1:3], *receivers[int(steps.number[i])], found[3]], *captured]
-            else:
-                entries = [found, *captured]
-            for k, entry in enumerate(entries):
-                late = form == RECEIVE or (form == SEND and k > 0)
-                keys.append(np.array([rank[i], 2 if late else int(form == SEND), number, len(words)]))
+            form, entries = int(steps.form[i]), [(0, found)]
+            if form == SEND:
+                entries = [(1, [MESSAGE, *found[1:3], *receivers[int(steps.number[i])], found[3]])]
+            elif form == RECEIVE:  # it happens with the send
+                entries = []
+            late = 2 if form in (SEND, RECEIVE) else 0  # what is captured after a message comes after it on both cores
+            entries += [(late, entry) for entry in captures.get((core.core, i + 1), ())]
+            for turn, entry in entries:
+                keys.append(np.array([rank[i], turn, number, len(words)]))
                 words.append(entry)
     if not words:
         return
