@@ -144,6 +144,14 @@ def test_options_without_effect_are_refused(options: dict[str, Any], message: st
     assert str(caught.value).startswith(message)
 
 
+def test_a_mapping_that_pimsim_has_searched(tmp_path: Path) -> None:
+    file = tmp_path / "mapping.json"
+    searched = raptor.compile(build("mlp3"), optimize="latency", effort=2, emit_mapping=file)
+    program = raptor.compile(build("mlp3"), backend="c", mapping=str(file))
+    assert program.report.xbars_used == searched.report.xbars_used
+    assert program.validate(samples=2).verdict == "pass"
+
+
 def test_the_list_of_steps_is_one_schedule(out: Path) -> None:
     """Every message is one entry, whose sender has its data by then: no core waits."""
     words = np.fromfile(out / STEPS, "<i4").tolist()
