@@ -134,17 +134,18 @@ def test_every_refused_option_exists() -> None:
         ({"base_isa": True}, "base_isa=True: not with backend='c', which has no instruction set"),
         ({"rounds": True}, "rounds=True: not with backend='c', whose crossbars are written once"),
         ({"emit_ops": "flow.txt"}, "emit_ops="),
-        (
-            {"optimize": "energy", "mapping": "rows"},
-            "optimize='energy': not with backend='c', which has no model of time and energy",
-        ),
         ({"trimmable": True}, "trimmable=True: not with backend='c', whose products are exact"),
     ],
 )
 def test_options_without_effect_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        raptor.compile(thesis_model(4, 8), backend="c", **{**CHIP, **options})
+        raptor.compile(thesis_model(4, 8), backend="c", **CHIP, **options)
     assert str(caught.value).startswith(message)
+
+
+def test_a_search_is_refused() -> None:
+    with pytest.raises(UserError, match="not with backend='c', which has no model of time and energy"):
+        raptor.compile(build("mlp3"), backend="c", optimize="energy")
 
 
 def test_a_mapping_that_pimsim_has_searched(tmp_path: Path) -> None:
