@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -17,23 +17,32 @@ from raptor.pim.operations import Load, LoadRows, Receive, Repeat, Send, Store
 from raptor.spatial.ir import Copy, TakeRows
 from raptor.spatial.operations import OneResult, Operation, Pool, Vector
 
-Kind: TypeAlias = Literal["i64", "f64", "string", "symbol", "i64s", "dictionary", "types", "list", "type", "resource"]
-"""Kind of an attribute: an integer, a float, a string, a reference, `array<i64>`, a dictionary, an array of types,
-an array, a type, or a `dense_resource`."""
 
-_PYTHON: Mapping[Kind, type] = {
-    "i64": int,
-    "f64": float,
-    "string": str,
-    "symbol": SymbolRef,
-    "i64s": np.ndarray,
-    "dictionary": dict,
-    "types": list,
-    "list": list,
-    "type": MlirType,
-    "resource": ResourceHandle,
+@dataclass(frozen=True, slots=True)
+class AttributeKind:
+    """A kind of attributes: its class in `raptor.common.mlir.syntax`, its constraint in TableGen, its class in xDSL.
+
+    xdsl: `Attribute` for any.
+    """
+
+    python: type
+    tablegen: str
+    xdsl: str
+
+
+KINDS: Mapping[str, AttributeKind] = {
+    "i64": AttributeKind(int, "I64Attr", "IntegerAttr"),
+    "f64": AttributeKind(float, "F64Attr", "FloatAttr"),
+    "string": AttributeKind(str, "StrAttr", "StringAttr"),
+    "symbol": AttributeKind(SymbolRef, "FlatSymbolRefAttr", "SymbolRefAttr"),
+    "i64s": AttributeKind(np.ndarray, "DenseI64ArrayAttr", "DenseArrayBase"),
+    "dictionary": AttributeKind(dict, "DictionaryAttr", "DictionaryAttr"),
+    "types": AttributeKind(list, "TypeArrayAttr", "ArrayAttr"),
+    "list": AttributeKind(list, "ArrayAttr", "ArrayAttr"),
+    "type": AttributeKind(MlirType, "TypeAttr", "Attribute"),
+    "resource": AttributeKind(ResourceHandle, "ElementsAttr", "DenseResourceAttr"),
 }
-
+"""Kinds of attributes by name: `i64s` is `array<i64>`, `types` an array of types, `list` any array."""
 
 Count: TypeAlias = Literal["none", "one", "any"]
 
@@ -42,7 +51,7 @@ Count: TypeAlias = Literal["none", "one", "any"]
 class AttributeSpec:
     """An attribute of an operation: its kind, what it says, and whether it may be left out."""
 
-    kind: Kind
+    kind: str
     meaning: str
     optional: bool = False
 
@@ -97,7 +106,7 @@ class OpSpec:
             spec = self.attributes.get(name)
             if spec is None:
                 return f"{self.name} has no attribute {name}"
-            if not isinstance(value, _PYTHON[spec.kind]) or isinstance(value, bool):
+            if not isinstance(value, KINDS[spec.kind].python) or isinstance(value, bool):
                 return f"{self.name}: {name} is no {spec.kind}"
             if spec.kind == "i64s" and value.dtype != np.int64:
                 return f"{self.name}: {name} is no array of integers"
@@ -248,7 +257,7 @@ def _listed() -> Iterator[OpSpec]:
         attributes: dict[str, AttributeSpec] = {}
         for line in rest:
             (key, kind), what = line.split(": ", 1)[0].split(), line.split(": ", 1)[1]
-            attributes[key.rstrip("?")] = AttributeSpec(cast(Kind, kind), what, optional=key.endswith("?"))
+            attributes[key.rstrip("?")] = AttributeSpec(kind, what, optional=key.endswith("?"))
         yield OpSpec(name, meaning, attributes, parent=properties.pop("in", "builtin.module"), **properties)
 
 
@@ -258,7 +267,7 @@ def _expected(name: str) -> tuple[Mapping[str, type], frozenset[str]]:
     spec = find_spec(name)
     attributes: Mapping[str, AttributeSpec] = {} if spec is None else spec.attributes
     required = frozenset(each for each, attribute in attributes.items() if not attribute.optional)
-    return {each: _PYTHON[attribute.kind] for each, attribute in attributes.items()}, required
+    return {each: KINDS[attribute.kind].python for each, attribute in attributes.items()}, required
 
 
 @cache

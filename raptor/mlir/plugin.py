@@ -5,23 +5,10 @@ packages of one version of LLVM (Debian: `apt install libmlir-19-dev llvm-19-dev
 """
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
-from raptor.mlir.dialect import AttributeSpec, Count, Kind, OpSpec, all_dialects
+from raptor.mlir.dialect import KINDS, AttributeSpec, Count, OpSpec, all_dialects
 
-_CONSTRAINTS: Mapping[Kind, str] = {
-    "i64": "I64Attr",
-    "string": "StrAttr",
-    "symbol": "FlatSymbolRefAttr",
-    "i64s": "DenseI64ArrayAttr",
-    "dictionary": "DictionaryAttr",
-    "f64": "F64Attr",
-    "list": "ArrayAttr",
-    "types": "TypeArrayAttr",
-    "type": "TypeAttr",
-    "resource": "ElementsAttr",
-}
 _PARENTS = {"builtin.module": "::mlir::ModuleOp"}
 
 _TABLEGEN = """\
@@ -133,7 +120,7 @@ def _counted(count: Count, values: str, name: str) -> list[str]:
 
 
 def _constraint(name: str, spec: AttributeSpec) -> str:
-    kind = "SymbolNameAttr" if name == "sym_name" else _CONSTRAINTS[spec.kind]
+    kind = "SymbolNameAttr" if name == "sym_name" else KINDS[spec.kind].tablegen
     return f"OptionalAttr<{kind}>" if spec.optional else kind
 
 
