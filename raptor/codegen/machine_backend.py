@@ -123,7 +123,9 @@ class InstructionSet(Protocol):
 
 _NO_COST = CostModel, "which has no model of time and energy"
 _NO_SET = InstructionSet, "which has no instruction set"
-_NEEDED = {"optimize": _NO_COST, "base_isa": _NO_SET, "emit_ops": _NO_SET, "rounds": _NO_SET}
+_NEEDED: Mapping[str, tuple[type[Any], str]] = {"optimize": _NO_COST} | dict.fromkeys(
+    ("base_isa", "emit_ops", "rounds"), _NO_SET
+)
 """What options need of a machine, and the reason to refuse them for one that lacks it."""
 
 

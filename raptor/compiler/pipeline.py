@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from raptor import pim, spatial
 from raptor.codegen.machine_backend import InstructionSet, MachineBackend, check_supported, find_backend
@@ -75,7 +75,14 @@ PASSES: tuple[Callable[..., object], ...] = (
     *(choose_fusion, fuse_horizontally, compose_gathers, map),
     *(spatial.refine, spatial.choose_placement, spatial.choose_order),
     *(spatial.partition, spatial.place_cores, spatial.schedule),
-    *(pim.map_global_memory, pim.lower, pim.keep_constants, pim.reuse_operands, pim.allocate, MachineBackend.generate),
+    *(
+        pim.map_global_memory,
+        pim.lower,
+        pim.keep_constants,
+        pim.reuse_operands,
+        pim.allocate,
+        MachineBackend[Any].generate,
+    ),
 )
 """All passes after the import, in the order in which a compilation runs them. The last is the one of the machine."""
 

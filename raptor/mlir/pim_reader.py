@@ -83,7 +83,8 @@ class PimModule:
         nodes = {node for core in own.cores.values() for node in core.steps.nodes}
         for number, core in self.program.cores.items():
             unknown = np.array([node not in nodes for node in core.steps.nodes], np.bool_)
-            for step in np.flatnonzero(unknown[core.all_steps.node])[:1].tolist():
+            wrong: list[int] = np.flatnonzero(unknown[core.all_steps.node]).tolist()
+            for step in wrong:
                 raise MlirError(self.cores[number].places[step], "its location is no ONNX node that the program has")
         wanted = {trace.tensor: _content(trace) for trace in own.traces}
         for trace, place in zip(self.program.traces, self.traces, strict=True):
