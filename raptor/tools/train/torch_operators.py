@@ -110,13 +110,12 @@ def _conv_transpose(call: OperatorCall) -> Tensor:
     convolve = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[rank - 1]
     strides, dilations = node.ints("strides", [1] * rank), node.ints("dilations", [1] * rank)
     extra, pads = node.ints("output_padding", [0] * rank), node.ints("pads", [0] * 2 * rank)
-    y = convolve(x, weight, call.input(2), strides, 0, 0, node.integer("group", 1), dilations)
-    # Without its padding, the result is whole; pads cut its ends, and output_padding puts a part of them back.
-    grown = [p for size in reversed(extra) for p in (0, size)]
-    y = functional.pad(y, grown) if any(grown) else y
+    y = convolve(x, weight, None, strides, 0, 0, node.integer("group", 1), dilations)
+    # The whole result, longer by output_padding, of which pads cut the ends.
+    y = _padded(y, (0,) * rank, extra, 0.0)
     for axis in range(rank):
         y = y.narrow(axis + 2, pads[axis], y.shape[axis + 2] - pads[axis] - pads[rank + axis])
-    return y
+    return y if call.input(2) is None else y + call.input(2).reshape([-1] + [1] * rank)
 
 
 def _gemm(call: OperatorCall) -> Tensor:
