@@ -14,32 +14,37 @@ if TYPE_CHECKING:
     from raptor.tools.train.train_model import TrainingReport
 
 
+Data = Annotated[
+    Path,
+    typer.Option(metavar="FILE.npz|DIR", help="Inputs and labels, as for raptor accuracy.", show_default=False),
+]
+Noise = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|device|SHARE",
+        help="Errors in training: a share of the largest weight of each channel, those of the cells, or the best.",
+    ),
+]
+Test = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE.npz|DIR", help="Samples that --data must not have; can be repeated."),
+]
+
+
 @expand_options
 def train_command(
     model: ModelArgument,
     *,
     cells: RequiredCells,
-    data: Annotated[
-        Path,
-        typer.Option(metavar="FILE.npz|DIR", help="Inputs and labels, as for raptor accuracy.", show_default=False),
-    ],
+    data: Data,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File to write.", show_default="NAME-trained.onnx")
     ] = None,
-    noise: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|device|SHARE",
-            help="Errors in training: a share of the largest weight of each channel, those of the cells, or the best.",
-        ),
-    ] = "auto",
+    noise: Noise = "auto",
     weights: WeightBits = 8,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the samples, with each noise.")] = 100,
     validation: Annotated[float, typer.Option(help="Share of the samples that is not trained on.")] = 0.15,
-    test: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE.npz|DIR", help="Samples that --data must not have; can be repeated."),
-    ] = None,
+    test: Test = None,
     scratch: Annotated[bool, typer.Option("--scratch", help="Start from new weights.")] = False,
     shift: Annotated[int, typer.Option(min=0, max=64, help="Largest random shift of an image or a signal.")] = 0,
     rate: Annotated[float, typer.Option(help="Rate of the optimiser Adam in the first step.")] = 0.003,

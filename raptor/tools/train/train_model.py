@@ -14,8 +14,8 @@ from pydantic import Field
 
 from raptor.common.errors import UserError
 from raptor.common.files.schema_types import JsonArray, StrictSchema
+from raptor.common.optional_packages import require_packages
 from raptor.common.options import arguments
-from raptor.integrations.framework_export import require_packages
 from raptor.options import InputKeywords, ModelInputs, read_options
 from raptor.tools.harden.harden_model import parse_weight_bits, read_device
 from raptor.tools.harden.weight_layers import LayerConstants, find_weight_layers
@@ -76,7 +76,7 @@ class TrainedModel(ModelFile):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Task:
+class _TrainingTask:
     """What all trainings of a call share. `errors`: of the cells, by code."""
 
     prepared: PreparedFloats
@@ -123,45 +123,51 @@ def train(
     """
     with require_packages("raptor train", PACKAGE):
         import_module("torch")
-
     started = time.monotonic()
     levels = _parse_noise(noise)
     setup, device = read_device(cells, settings)
     bits = parse_weight_bits(weights)
     share = arguments.parse_finite("validation", validation, 0)
-    with tempfile.TemporaryDirectory(prefix="raptor-") as folder:
-        prepared = prepare_floats(model, read_options(ModelInputs, inputs, InputKeywords), ALL_BITS_OPSET, Path(folder))
+    prepared = _prepare(model, read_options(ModelInputs, inputs, InputKeywords))
     file, tests = arguments.parse_path("data", data), [arguments.parse_path("test", path) for path in test]
-    LayerConstants(prepared.proto)  # each layer gets weights of its own
-    classes = _count_classes(prepared)
-    task = _Task(
-        prepared,
-        read_training_data(file, read_sampled_inputs(prepared.proto), classes, share, tests),
-        tabulate_code_errors(bits, setup),
-        bits,
+    read = read_training_data(file, read_sampled_inputs(prepared.proto), _count_classes(prepared), share, tests)
+    numbers = (
         arguments.parse_integer("epochs", epochs, 1),
         arguments.parse_finite("rate", rate, 0),
         arguments.parse_integer("shift", shift, 0, 64),
         arguments.parse_integer("seed", seed, 0),
-        arguments.parse_flag("scratch", scratch),
-        tick,
     )
+    errors, starts_anew = tabulate_code_errors(bits, setup), arguments.parse_flag("scratch", scratch)
+    task = _TrainingTask(prepared, read, errors, bits, *numbers, starts_anew, tick)
     before, tried, network = _train_all(task, levels)
-    best = max(tried, key=lambda found: found.chips)
-    report = TrainingReport(
-        model=prepared.name,
+    report = _describe(task, device, before, tried, time.monotonic() - started)
+    return TrainedModel(_write_weights(prepared.proto, network, report), report)
+
+
+def _describe(
+    task: _TrainingTask, device: str, before: ValidatedNoise, tried: Sequence[ValidatedNoise], seconds: float
+) -> TrainingReport:
+    return TrainingReport(
+        model=task.prepared.name,
         device=device,
-        weights=bits,
+        weights=task.weights,
         epochs=task.epochs,
         seed=task.seed,
         training=task.data.training.count,
         validation=task.data.validation.count,
         before=before,
         tried=tuple(tried),
-        chosen=best.noise,
-        seconds=round(time.monotonic() - started, 1),
+        chosen=max(tried, key=lambda found: found.chips).noise,
+        seconds=round(seconds, 1),
     )
-    return TrainedModel(_write_weights(prepared.proto, network, report), report)
+
+
+def _prepare(model: "str | Path | ModelProto", inputs: ModelInputs) -> PreparedFloats:
+    """Returns the model as `quantize` prepares it, with constants of its own for each layer."""
+    with tempfile.TemporaryDirectory(prefix="raptor-") as folder:
+        prepared = prepare_floats(model, inputs, ALL_BITS_OPSET, Path(folder))
+    LayerConstants(prepared.proto)
+    return prepared
 
 
 def _parse_noise(noise: object) -> tuple[float | Literal["device"], ...]:
@@ -193,7 +199,7 @@ def _count_classes(prepared: PreparedFloats) -> int:
 
 
 def _train_all(
-    task: _Task, levels: Sequence[float | Literal["device"]]
+    task: _TrainingTask, levels: Sequence[float | Literal["device"]]
 ) -> tuple[ValidatedNoise, list[ValidatedNoise], "TorchGraph"]:
     """Trains a network for each noise; returns the results, and the network that is best on validation samples."""
     from raptor.tools.train.torch_graph import TorchGraph
@@ -210,7 +216,7 @@ def _train_all(
     return before, tried, best
 
 
-def _train_one(task: _Task, level: float | Literal["device"]) -> "TorchGraph":
+def _train_one(task: _TrainingTask, level: float | Literal["device"]) -> "TorchGraph":
     from raptor.tools.train.fit_network import TrainingSchedule, fit_network
     from raptor.tools.train.torch_graph import TorchGraph
 
@@ -245,7 +251,7 @@ def _draw_weights(network: "TorchGraph", proto: ModelProto, generator: Any) -> N
 
 def _noisy_layers(
     network: "TorchGraph",
-    task: _Task,
+    task: _TrainingTask,
     level: float | Literal["device"],
     *,
     clip: float | None,
@@ -270,7 +276,7 @@ def _noisy_layers(
     )
 
 
-def _validate(network: "TorchGraph", task: _Task, level: float | Literal["device"]) -> ValidatedNoise:
+def _validate(network: "TorchGraph", task: _TrainingTask, level: float | Literal["device"]) -> ValidatedNoise:
     """Measures a network on the validation samples: as floats, and with quantised weights on several chips."""
     from raptor.tools.train.fit_network import classify
 

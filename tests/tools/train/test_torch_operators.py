@@ -139,6 +139,12 @@ def test_every_operator_has_a_case() -> None:
     assert {case.node.op_type for case in CASES.values()} == set(OPERATORS)
 
 
+def test_what_the_interpreter_lacks() -> None:
+    from raptor.tools.train.torch_operators import OPERATORS
+
+    assert not {"LSTM", "GRU", "RNN", "Attention", "QuantizeLinear", "DequantizeLinear"} & set(OPERATORS)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_those_of_onnxruntime(name: str) -> None:
     (graph, model), values = graph_of(CASES[name]), inputs_of(CASES[name])

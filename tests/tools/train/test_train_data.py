@@ -1,5 +1,6 @@
 """Samples of `raptor train`: a fixed split, equal samples on one side, none of a test. What it says without torch."""
 
+import inspect
 import sys
 from pathlib import Path
 
@@ -9,10 +10,14 @@ from click.testing import CliRunner
 
 from models.trained import MODEL, load_images
 from raptor.common.errors import UserError
+from raptor.target import arch
+from raptor.target.device_file import load_device
 from raptor.tools.cli.app import build_commands
 from raptor.tools.quantise.calibration_data import SampledInput
 from raptor.tools.train.train_data import read_training_data
 from validator.accuracy.labelled_data import digest_samples
+from validator.crossbar.chip_settings import make_setup
+from validator.crossbar.weight_errors import tabulate_code_errors
 
 INPUTS = (SampledInput("image", (1, 1, 8, 8), np.dtype(np.float32), None),)
 
@@ -77,3 +82,17 @@ def test_without_pytorch_a_sentence_says_what_to_install(data: Path, monkeypatch
     with pytest.raises(UserError, match=message):
         raptor.torch.harden(None, "reram-milo")
     assert [p.name for p in data.parent.iterdir()] == ["train.npz"]
+
+
+def test_limits_of_a_training() -> None:
+    """Converters, wires and noise of inputs change nothing in the errors that it has; it takes no policy of bits."""
+    import raptor
+
+    device = load_device("reram-milo")
+    tables = [
+        tabulate_code_errors(8, make_setup("noisy", arch.load("bench"), device, given))
+        for given in ({}, {"adc_bits": "4", "wire_ohm": "5", "rows_at_once": "16"})
+    ]
+    assert all(np.array_equal(getattr(tables[0], name), getattr(tables[1], name)) for name in ("mean", "std"))
+    assert "policy" in inspect.signature(raptor.quantize).parameters
+    assert "policy" not in inspect.signature(raptor.train).parameters

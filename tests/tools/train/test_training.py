@@ -14,6 +14,8 @@ from raptor.common.errors import UserError
 from raptor.target import arch
 from raptor.target.device_file import load_device
 from raptor.tools.cli.app import build_commands
+from tests.paths import ROOT
+from tests.project.documents import Page
 from tests.tiny_models import make_model, node, random
 from validator.crossbar.chip_settings import make_setup
 from validator.crossbar.programmed_chip import GroupUse, program_chip
@@ -161,3 +163,13 @@ def test_a_users_module_is_hardened_in_training_alone_and_exported_without_error
         raptor.torch.harden(module, "reram-milo")
     with pytest.raises(UserError, match="no Conv1d, Conv2d, Conv3d or Linear layer"):
         raptor.torch.harden(nn.ReLU(), "reram-milo")
+
+
+def test_the_page_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that need PyTorch are run, too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    text = (ROOT / "docs" / "how-to" / "harden.md").read_text().replace("```py\n", "```python\n")
+    page = Page(text)
+    page.run()
+    assert page.updated() == text
