@@ -119,7 +119,7 @@ def harden(
     and clips the weights themselves to `clip` standard deviations. In evaluation mode, and so in `export`, the weights
     are as they are. Depthwise layers have no errors, as vector units compute them. `cells`: device file or preset, with
     the `settings` of `raptor accuracy --with`. `noise`: `device`, or a standard deviation as a share of the largest
-    weight of each channel. `weights`: bits of a weight. `torch.nn.utils.parametrize.remove_parametrizations` ends it.
+    weight of each channel. `weights`: bits of a weight. PyTorch can remove parametrizations again.
 
     Raises `UserError` without PyTorch, for invalid arguments, and for a module without such layers.
     """
