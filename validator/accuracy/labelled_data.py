@@ -66,12 +66,25 @@ def digest_each(data: LabelledData) -> list[bytes]:
     return found
 
 
-def read_labelled_data(path: Path, places: Sequence[InputShape], most: int | None = None) -> LabelledData:
-    """Reads the first `most` samples. Raises `UserError` for data that do not fit the inputs of the program.
+class _UnfitDataError(Exception):
+    """Data that cannot be read, or that do not fit: the path, and what is wrong."""
+
+
+def read_labelled_data(
+    path: Path, places: Sequence[InputShape], most: int | None = None, *, option: str = "--data"
+) -> LabelledData:
+    """Reads the first `most` samples. Raises `UserError` that names `option` for data that do not fit the inputs.
 
     An .npz file has an array `x` for the one input of the model, or arrays by the names of its inputs, and labels `y`.
     A folder has `index.csv` with lines `FILE,LABEL`; each file is an .npy array for the one input.
     """
+    try:
+        return _read_samples(path, places, most)
+    except _UnfitDataError as error:
+        raise UserError(f"{option} {error}") from None
+
+
+def _read_samples(path: Path, places: Sequence[InputShape], most: int | None) -> LabelledData:
     arrays = _from_folder(path, places, most) if path.is_dir() else _from_npz(path, places, most)
     labels = arrays.pop(LABELS_NAME, None)
     inputs = {place.name: _shaped(path, place, arrays[place.name])[:most] for place in places}
@@ -162,4 +175,4 @@ def _labels(path: Path, labels: Array) -> npt.NDArray[np.int64]:
 
 
 def _refuse(path: Path, why: str) -> NoReturn:
-    raise UserError(f"--data {path}: {why}")
+    raise _UnfitDataError(f"{path}: {why}")

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.common.option_spelling import spell_option
+from raptor.common.option_spelling import spell_name, spell_option
 from raptor.tools.quantise.calibration_data import SampledInput
 from validator.accuracy.labelled_data import LabelledData, digest_each, read_labelled_data
 
@@ -55,7 +55,7 @@ def read_training_data(
 
 
 def _refuse_test_samples(path: Path, digests: Sequence[bytes], test: Path, inputs: Sequence[SampledInput]) -> None:
-    tested = set(digest_each(read_labelled_data(test, inputs)))
+    tested = set(digest_each(read_labelled_data(test, inputs, option=spell_name("test"))))
     both = sum(digest in tested for digest in digests)
     if both:
         raise UserError(

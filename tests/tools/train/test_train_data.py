@@ -49,6 +49,11 @@ def test_samples_of_a_test_are_refused(data: Path, tmp_path: Path) -> None:
     read_training_data(data, INPUTS, 10, 0.15, [tmp_path / "test.npz"])
 
 
+def test_an_error_names_the_option_of_the_file(data: Path) -> None:
+    with pytest.raises(UserError, match=r"^test .*nowhere\.npz: no such file or folder"):
+        read_training_data(data, INPUTS, 10, 0.15, [data.with_name("nowhere.npz")])
+
+
 @pytest.mark.parametrize(
     ("classes", "validation", "message"),
     [
