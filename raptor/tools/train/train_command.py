@@ -57,7 +57,7 @@ def train_command(
 ) -> None:
     """Train a float classifier under the errors of cells, so that they cost less accuracy.
 
-    Nothing is chosen on the samples of --test. Needs PyTorch: pip install 'raptor-crossbar[train]'.
+    Nothing is chosen on the samples of --test. Needs PyTorch, which the extra `train` of raptor-crossbar installs.
 
     Example: raptor train lenet5.onnx --cells reram-milo --data train.npz --test test.npz --epochs 20
     """
