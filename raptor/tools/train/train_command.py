@@ -59,7 +59,7 @@ def train_command(
 
     Nothing is chosen on the samples of --test. Needs PyTorch, which the extra `train` of raptor-crossbar installs.
 
-    Example: raptor train lenet5.onnx --cells reram-milo --data train.npz --test test.npz --epochs 20
+    Example: raptor train --help
     """
     from raptor.common.files import file_access
     from raptor.common.terminal.console import LiteralConsole

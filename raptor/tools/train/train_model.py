@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NOISES: tuple[float | Literal["device"], ...] = (0.06, 0.12, "device")
 """Noise that `auto` tries: shares of the largest weight of a channel, and the errors of the cells themselves."""
 PACKAGE = "'raptor-crossbar[train]'"
-"""What `pip install` installs PyTorch with."""
+"""Requirement of `pip install` that brings PyTorch."""
 CLIP = 2.5
 """Largest weight in training, in standard deviations of the weights of its layer."""
 _CHIPS = 5
@@ -77,7 +77,7 @@ class TrainedModel(ModelFile):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TrainingTask:
-    """What all trainings of a call share. `errors`: of the cells, by code."""
+    """Data and options of a call, which all its trainings share. `errors`: of the cells, by code."""
 
     prepared: PreparedFloats
     data: TrainingData

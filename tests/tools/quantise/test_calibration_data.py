@@ -94,7 +94,7 @@ def test_data_that_the_type_does_not_have(tmp_path: Path):
 
 
 def test_the_array_of_the_only_input_may_be_x(tmp_path: Path):
-    """As in the files of `raptor accuracy`; an array with the name of the input comes first."""
+    """Like in the files of `raptor accuracy`; an array with the name of the input comes first."""
     model = make_model([node("MatMul", "image w", "y")], {"image": [1, 4]}, {"y": 2}, {"w": random(4, 3)})
     inputs, (first, second) = read_sampled_inputs(model), random(2, 3, 4)
     np.savez(tmp_path / "data.npz", x=first, y=np.arange(3))
