@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import load
+import onnx
 
 import raptor
 from models.trained import MODEL
@@ -95,9 +95,10 @@ class HardenedBench:
         """Writes train.npz and test.npz, and inputs without labels from the former."""
         split = DATASETS[self.args.data](self.args.source)
         split.save(self.folder)
-        name = load(self.args.model).graph.input[0].name  # pyright: ignore[reportUnknownMemberType] no types
+        name = onnx.load(self.args.model).graph.input[0].name  # pyright: ignore[reportUnknownMemberType] no types
         for file, count in (("ranges", RANGES), ("equalised", EQUALISED), ("trimmed", TRIMMED)):
-            np.savez(self.folder / f"{file}.npz", **{name: split.training[0][:count]})
+            arrays: dict[str, Any] = {name: split.training[0][:count]}
+            np.savez(self.folder / f"{file}.npz", **arrays)
 
     def measure_form(self, name: str) -> Iterator[str]:
         """Yields the cells of a row: onnxruntime, and mean and lowest chip of each device."""
@@ -120,7 +121,7 @@ class HardenedBench:
         if not out.exists():
             floats = {"given": self._given, "hardened": self._hardened, "trained": self._trained}[form.source]
             model = floats(form, seed, self.folder / f"{form.source}-{seed}-w{form.weights}{aged}.onnx")
-            ranges = {"data": self.folder / "ranges.npz", "per_channel": True}
+            ranges: dict[str, Any] = {"data": self.folder / "ranges.npz", "per_channel": True}
             integers = raptor.quantize(model, weights=form.weights, **ranges)
             integers.save(self.folder / f"{stem}-integers.onnx", force=True)
             raptor.compile(self.folder / f"{stem}-integers.onnx", trimmable=form.trim, **CHIP).save(out)

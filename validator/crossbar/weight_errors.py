@@ -69,8 +69,8 @@ def tabulate_code_errors(weight_bits: int, setup: ChipSetup) -> WeightErrors:
     With a factor against drift (`compensation`), the errors after it: the factor is the sum of the magnitudes of all
     codes just after programming, divided by that of the drifted ones. Raises `UserError` as `encode_weights` does.
     """
-    most = 2 ** (weight_bits - 1) - 1
-    codes = np.arange(-most, most + 1)
+    most = (1 << (weight_bits - 1)) - 1
+    codes = np.arange(-most, most + 1, dtype=np.int64)
     errors = predict_weight_errors(codes[None], weight_bits, setup)
     mean, std, read = (x[0] for x in (errors.mean, errors.std, errors.read_std))
     if setup.compensation == "none":

@@ -73,7 +73,11 @@ def fit_network(
     inputs = {name: torch.from_numpy(np.array(values)) for name, values in data.inputs.items()}
     optimiser = torch.optim.AdamW(network.parameters(), lr=schedule.rate, weight_decay=1e-4)
     steps = schedule.epochs * -(-data.count // _BATCH)
-    cosine = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda k: 0.5 * (1 + math.cos(math.pi * k / steps)))
+
+    def share_of_rate(step: int) -> float:
+        return 0.5 * (1 + math.cos(math.pi * step / steps))
+
+    cosine = torch.optim.lr_scheduler.LambdaLR(optimiser, share_of_rate)
     for epoch in range(schedule.epochs):
         order, total = torch.randperm(data.count, generator=generator), 0.0
         for start in range(0, data.count, _BATCH):

@@ -3,9 +3,9 @@
 Weights keep the names of the ONNX constants, so trained ones go back by name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ class TorchGraph(torch.nn.Module):  # pyright: ignore[reportUntypedBaseClass] Py
     """
 
     def __init__(self, model: ModelProto) -> None:
-        super().__init__()
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] as above
         versions = {o.domain: o.version for o in model.opset_import}
         self.nodes: list[NodeView] = []
         unknown: list[str] = []
@@ -98,7 +98,7 @@ class TorchGraph(torch.nn.Module):  # pyright: ignore[reportUntypedBaseClass] Py
         for node in self.nodes:
             given = [values[name] for name in node.inputs]
             constants = [self.constants.get(name) for name in node.inputs]
-            found = OPERATORS[node.op_type](OperatorCall(node, given, constants))
-            outputs = found if isinstance(found, list | tuple) else [found]
+            found: Any = OPERATORS[node.op_type](OperatorCall(node, given, constants))
+            outputs = cast(Sequence[Tensor], found if isinstance(found, list | tuple) else [found])
             values |= dict(zip(node.outputs, outputs, strict=False))
         return tuple(values[name] for name in self.outputs)

@@ -226,17 +226,20 @@ def _slice(call: OperatorCall) -> Tensor:
     steps = call.list_integers("steps", 4) or [1] * len(starts)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         # -2**63 is before the first element, which Python's slices write as None.
-        chosen = np.arange(x.shape[axis])[slice(start, None if step < 0 and end < -x.shape[axis] else end, step)]
+        places = np.arange(x.shape[axis], dtype=np.int64)
+        chosen = places[slice(start, None if step < 0 and end < -x.shape[axis] else end, step)]
         x = torch.index_select(x, axis, torch.from_numpy(np.ascontiguousarray(chosen)))
     return x
 
 
 def _pad(call: OperatorCall) -> Tensor:
-    x, pads, node = call.inputs[0], call.list_integers("pads", 1) or [], call.node
+    pads: list[int] = call.list_integers("pads", 1) or []
+    x, node = call.inputs[0], call.node
     if node.string("mode", "constant") != "constant" or call.input(3) is not None:
         raise unsupported(node, "only constant padding of all axes is implemented")
     value = call.constants[2] if len(call.constants) > 2 else node.attributes.get("value")
-    pairs = [p for axis in reversed(range(x.ndim)) for p in (pads[axis], pads[x.ndim + axis])]
+    rank = int(x.ndim)
+    pairs = [p for axis in reversed(range(rank)) for p in (pads[axis], pads[rank + axis])]
     return functional.pad(x, pairs, value=0.0 if value is None else float(value))
 
 

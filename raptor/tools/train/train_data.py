@@ -48,7 +48,7 @@ def read_training_data(
         raise UserError(
             f"{spell_option('validation', validation)}: {count} of {len(unique)} different samples; both sides need one"
         )
-    order = np.random.default_rng(_SPLIT_SEED).permutation(len(unique))
+    order: list[int] = np.random.default_rng(_SPLIT_SEED).permutation(len(unique)).tolist()
     held = {unique[k] for k in order[:count]}
     is_held = np.array([digest in held for digest in digests])
     return TrainingData(_select(read, ~is_held), _select(read, is_held))

@@ -33,7 +33,7 @@ class CodeNoise:
     @classmethod
     def uniform(cls, weight_bits: int, share: float) -> "CodeNoise":
         """Returns the same noise for all codes: `share` of the largest code."""
-        most = 2 ** (weight_bits - 1) - 1
+        most = (1 << (weight_bits - 1)) - 1
         return cls(np.zeros(2 * most + 1), np.full(2 * most + 1, share * most))
 
 
@@ -48,7 +48,7 @@ class WeightNoise(torch.nn.Module):  # pyright: ignore[reportUntypedBaseClass] P
     def __init__(
         self, noise: CodeNoise, *, axis: int, clip: float | None, quantised: bool, generator: Any = None
     ) -> None:
-        super().__init__()
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] as above
         self.axis, self.clip, self.quantised, self.generator = axis, clip, quantised, generator
         self.most = len(noise.mean) // 2
         self.register_buffer("mean", torch.tensor(noise.mean, dtype=torch.float32), persistent=False)
