@@ -106,7 +106,21 @@ def _lifted(graph: Graph) -> set[str]:
         joined = [*(group for group in joined if not group & names), set[str]().union(*met)]
         if isinstance(node.operator, Filter | Stencil) and isinstance(node.operator.window, Window):
             found.add(node.output)
+    found.update(_beside_images(graph))
+    joined += [{name} for name in found]
     return set[str]().union(*(group for group in joined if group & found))
+
+
+def _beside_images(graph: Graph) -> set[str]:
+    """Returns the signals and volumes that moves or pools make of images, or images of them."""
+    found = set[str]()
+    for node in graph.nodes:
+        if isinstance(node.operator, Move | Pool):
+            names = {*node.inputs, node.output}
+            lines = {name for name in names if _can_be_lines(graph, name)}
+            if lines and all(can_stream(graph.tensors[name].image) for name in names - lines) and names - lines:
+                found |= lines
+    return found
 
 
 def _multiplied(graph: Graph) -> set[str]:

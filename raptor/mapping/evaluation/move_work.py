@@ -17,7 +17,7 @@ from raptor.mapping.evaluation.node_work import NodeWork, StepNeed
 from raptor.mapping.evaluation.region_origins import LineRegion, MoveRegion, OperandBegin, RegionOrigins
 from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.evaluation.whole_work import cut_lines
-from raptor.mapping.modes.epilogue_cost import find_pointwise_readers
+from raptor.mapping.modes.line_readers import find_line_readers, reading_cells
 from raptor.mapping.modes.line_streaming import Range, cut_channels
 from raptor.target.timing import ISSUE_NS, copy_ns, vector_ns
 
@@ -205,10 +205,10 @@ def _materialise_tiles(walk: WorkWalk, made: NodeWork, node: Node) -> None:
 
 def _wanted_cells(walk: WorkWalk, name: str, part: Range) -> tuple[PlacedCell, ...]:
     """Returns the cells in which the next layer by line reads channels of a view; none if there is no such layer."""
-    for node in find_pointwise_readers(walk.facts.readers, name):
+    for node in find_line_readers(walk.graph, walk.facts.readers, name):
         chosen = walk.decision.layers.get(filter_key(node))
         if isinstance(chosen, LineUnfolding):
-            return tuple(PlacedCell(*cols, chosen.receiving_core(s, part)) for s, cols in enumerate(chosen.grid.cols))
+            return tuple(PlacedCell(*cols, core) for cols, core in reading_cells(chosen, walk.image(name), part))
     return ()
 
 

@@ -18,7 +18,7 @@ from raptor.graph.run_encoding import find_runs
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import Window, WindowTable
 from raptor.mapping.decision import LineUnfolding
-from raptor.mapping.modes.epilogue_cost import find_pointwise_readers
+from raptor.mapping.modes.line_readers import find_line_readers, reading_cells
 from raptor.mapping.modes.line_streaming import ChannelRanges, Range, can_stream_product, find_views
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy, ProductUse, TensorPart, ViewUse
@@ -158,10 +158,10 @@ class TokenLowering(LineLowering):
         It may be reached through other nodes. None if there is no such layer. If several cores read the channels, each
         receives some of their ranges and passes them on.
         """
-        for node in find_pointwise_readers(self.readers, name):
+        for node in find_line_readers(self.graph, self.readers, name):
             chosen = self.decision.layers[filter_key(node)]
             if isinstance(chosen, LineUnfolding):
-                return [(cols, chosen.receiving_core(s, part)) for s, cols in enumerate(chosen.grid.cols)]
+                return reading_cells(chosen, self.image(name), part)
         return None
 
     def owners(self, name: str, y: int) -> CoreSegments:
