@@ -227,11 +227,11 @@ def group_moments(b: BlockBuilder, length: int, groups: int, width: int) -> str:
 def harmonics(b: BlockBuilder, frames: int, bins: int, shifts: Sequence[int]) -> str:
     """A logarithmic spectrum of a signal between 0 and 1, shifted by the distances of harmonics to be the channels."""
     x = layers(b, b.input("x", 1, 4, frames), (4, bins), 9)
-    x = b.op("Unsqueeze", b.op("Transpose", x, perm=[0, 2, 1]), b.ints(1))
+    x = b.op("Transpose", x, perm=[0, 2, 1])
     x = b.op("Log", b.op("Add", x, b.floats(1)))
-    low, high = (b.op(reduce, x, axes=[1, 2, 3]) for reduce in ("ReduceMin", "ReduceMax"))
+    low, high = (b.op(reduce, x, axes=[1, 2]) for reduce in ("ReduceMin", "ReduceMax"))
     x = b.op("Div", b.op("Sub", x, low), b.op("Add", b.op("Sub", high, low), b.floats(0.001)))
-    x = b.op("Transpose", x, perm=[0, 2, 3, 1])
+    x = b.op("Unsqueeze", x, b.ints(3))
     x = b.op("Pad", x, b.ints(0, 0, 0, 0, 0, 0, max(shifts), 0))
     shifted = [cut(b, x, shift, shift + bins, 2) for shift in shifts]
     x = b.op("Transpose", b.op("Concat", *shifted, axis=3), perm=[0, 3, 1, 2])
