@@ -140,8 +140,9 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
 class _Search:
     """State of a search.
 
-    knobs: by which the first decision is made; latency: weight of the latency. most_lines: rounds of a node. known: decisions so far, with their bounds. evaluated: those that a thread schedules
-    while the next ones are made. steps: steps scheduled so far.
+    knobs: by which the first decision is made. latency: weight of the latency. most_lines: rounds of a node. known:
+    decisions so far, with their bounds. evaluated: those that a thread schedules while the next ones are made. steps:
+    steps scheduled so far.
     """
 
     mapper: RowMapper
