@@ -112,14 +112,16 @@ def _lifted(graph: Graph) -> set[str]:
 
 
 def _beside_images(graph: Graph) -> set[str]:
-    """Returns the signals and volumes that moves or pools make of images, or images of them."""
-    found = set[str]()
+    """Returns the signals and volumes that moves or pools make of images, or images of them.
+
+    Operands of products of two computed tensors are none: they are read as views.
+    """
+    found, multiplied = set[str](), {n for node in graph.nodes if isinstance(node.operator, Dot) for n in node.inputs}
     for node in graph.nodes:
-        if isinstance(node.operator, Move | Pool):
-            names = {*node.inputs, node.output}
-            lines = {name for name in names if _can_be_lines(graph, name)}
-            if lines and all(can_stream(graph.tensors[name].image) for name in names - lines) and names - lines:
-                found |= lines
+        names = {*node.inputs, node.output} if isinstance(node.operator, Move | Pool) else set[str]()
+        lines = {name for name in names if _can_be_lines(graph, name)}
+        if names - lines and all(can_stream(graph.tensors[name].image) for name in names - lines):
+            found |= lines - multiplied
     return found
 
 
