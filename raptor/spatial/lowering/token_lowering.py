@@ -17,7 +17,7 @@ from raptor.graph.layers import filter_key
 from raptor.graph.run_encoding import find_runs
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import Window, WindowTable
-from raptor.mapping.decision import LineUnfolding
+from raptor.mapping.decision import DotGrid, LineUnfolding, SharedDot
 from raptor.mapping.modes.epilogue_cost import find_pointwise_readers
 from raptor.mapping.modes.line_streaming import ChannelRanges, Range, can_stream_product, find_views
 from raptor.spatial.compute_op import BodyOp, Compute
@@ -25,6 +25,7 @@ from raptor.spatial.ir import Copy, ProductUse, TensorPart, ViewUse
 from raptor.spatial.lowering.cell_grid import CellGrid, LineCell, MadeCells, cell_name
 from raptor.spatial.lowering.line_lowering import LineLowering
 from raptor.spatial.lowering.line_pools import is_global_pool
+from raptor.spatial.lowering.state_cells import cut_state
 from raptor.spatial.lowering.tile_lowering import equal_source_tile
 from raptor.spatial.lowering.tile_ops import broadcast_op
 from raptor.spatial.operations import Dot as DotTile
@@ -80,6 +81,9 @@ class TokenLowering(LineLowering):
                 LineLowering.lower(self, node)
 
     def finish(self) -> None:
+        for name in self.graph.residency.state_outputs:
+            if self.is_open(name) and self.shown_once(name):
+                self.bind(name, self.views[name].name, [(part.region, part.tile) for part in self.shown[name]])
         for name in self.graph.outputs:
             self.parts(name)
         LineLowering.finish(self)
@@ -99,6 +103,14 @@ class TokenLowering(LineLowering):
     @property
     def product_uses(self) -> dict[str, ProductUse]:
         return self.products
+
+    # States
+
+    def bind_input(self, name: str) -> None:
+        """Creates the lines of a model input. A state is cut where another core reads it."""
+        LineLowering.bind_input(self, name)
+        if name in self.graph.residency.state_inputs and name in self.grids:
+            self.bind_grid(name, "", cut_state(self.graph, name, self.flow, self.grids[name]))
 
     # Views
 
@@ -124,6 +136,14 @@ class TokenLowering(LineLowering):
         if self.is_open(name):
             self.make_whole(name)
         return LineLowering.parts(self, name)
+
+    def shown_once(self, name: str) -> bool:
+        """True if the regions that were made of a view are the whole view, and each element is in one tile."""
+        image, parts = self.image(name), self.shown.get(name, [])
+        times = np.zeros((image.rows, image.width, image.channels), np.int64)
+        for part in parts:
+            times[part.region.index()] += 1
+        return bool((times == 1).all()) and len({part.tile.name for part in parts}) == len(parts)
 
     def make_whole(self, name: str) -> None:
         """Materialises a view completely: on the cores that will read it if known, else on the operands' cores."""
@@ -303,6 +323,8 @@ class TokenLowering(LineLowering):
         """
         (y, p), grid = line, self.grid(name)
         own = grid.cells_under(y, p, cols)
+        if len(own) == 1 and name in self.graph.residency.state_inputs:
+            return own[0], 0  # each core that reads a part of a state keeps it
         cores = {self.residency.core_of(cell.tile) for cell in own}
         whole = channels == (0, own[0].tile.channels)
         if whole or None in cores or cores == {core}:
@@ -354,7 +376,8 @@ class TokenLowering(LineLowering):
     ) -> Tile:
         if self.is_open(name) and self.same_pixels(name, node.output):
             return self.view(node, name, y, parts[p], cell.cols, core or 0)
-        relay = next((grid for grid in self.flow.products.values() if name in grid.relays), None)
+        grids = (grid for grid in self.flow.products.values() if isinstance(grid, DotGrid))
+        relay = next((grid for grid in grids if name in grid.relays), None)
         if relay is not None and core is not None and self.same_pixels(name, node.output):
             return self.relayed(
                 node, self.with_channel_ranges(name, parts), y, p, cell.cols, (relay.relay_core(cell.cols[0], p), core)
@@ -421,6 +444,9 @@ class TokenLowering(LineLowering):
 
     def dot_tokens(self, node: Node) -> None:
         """Emits a product of two tensors: each core multiplies some pixels of the first with all of the second."""
+        if isinstance(shared := self.flow.products.get(node.output), SharedDot):
+            self.dot_shared(node, shared)
+            return
         (left, right), parts = node.inputs, self.parts_of[node.output]
         channels, cols = self.image(left).channels, self.image(right).width
         made: MadeCells = {}
@@ -436,10 +462,46 @@ class TokenLowering(LineLowering):
                 made.setdefault((y, p), []).append(LineCell(pixels, tile))
         self.bind_cells(node, parts, made)
 
+    def dot_shared(self, node: Node, chosen: SharedDot) -> None:
+        """Emits a product of which cores compute some channels of each line, which are then collected by pixel."""
+        (left, right), image = node.inputs, self.image(node.output)
+        channels, pixels = self.image(left).channels, (0, image.width)
+        self.products[node.output] = ProductUse(left, right, self.image(right).width)
+        made: MadeCells = {}
+        for rows, shares in chosen.shares():
+            for y in range(*rows):
+                shared: list[tuple[Range, Tile]] = []
+                for part, core in shares:
+                    given = self.view(node, left, y, (0, channels), pixels, core)
+                    other = self.view(node, right, y, (0, channels), part, core)
+                    width, stem = part[1] - part[0], cell_name(node.output, y, 0, pixels)
+                    tile = Tile(f"{stem}.k{part[0]}-{part[1]}", 1, image.width, width, self.element(node.output))
+                    op = DotTile(tile, given, other, 1, width, 0)
+                    self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, y / image.rows)
+                    shared.append((part, tile))
+                for own, cols, core in chosen.collectors(image.width):
+                    if own == rows:
+                        self.collect(node, (y, cols), shared, core, made)
+        self.bind_cells(node, self.parts_of[node.output], made)
+
+    def collect(
+        self, node: Node, place: tuple[int, Range], shared: Sequence[tuple[Range, Tile]], core: int, made: MadeCells
+    ) -> None:
+        """Emits copies of the channels of a pixel to one core, where they make its cells. `shared`: of its line."""
+        (y, cols), rows = place, self.image(node.output).rows
+        for p, (low, high) in enumerate(self.parts_of[node.output]):
+            tile = Tile(cell_name(node.output, y, p, cols), 1, 1, high - low, self.element(node.output))
+            for (first, last), given in shared:
+                begin, end = max(low, first), min(high, last)
+                if begin < end:
+                    op = Copy(tile, given, cols[0] * (last - first) + begin - first, begin - low, end - begin)
+                    self.emit_token(node, op, core, y / rows)
+            made.setdefault((y, p), []).append(LineCell(cols, tile))
+
     def product_places(self, node: Node) -> Iterable[tuple[int, Range, int]]:
         """Yields line, pixels and core of each part of a product: as decided, else where the first operand is."""
         chosen, left = self.flow.products.get(node.output), node.inputs[0]
-        if chosen is not None:
+        if isinstance(chosen, DotGrid):
             yield from ((y, cols, core) for rows, cols, core in chosen.places() for y in range(*rows))
             return
         if left not in self.parts_of:
