@@ -67,7 +67,8 @@ def _copy_old_states(lowering: TileLowering) -> None:
             if part.tile.name in before:
                 tile = structs.replace(part.tile, name=f"{name}.{part.tile.name}")
                 op = Copy(tile, part.tile, 0, 0, tile.elements)
-                lowering.emit(Compute(tensor.node, "Identity", name, (), (op,), (tile,)))
+                core = lowering.residency.keepers.get(part.tile.name)
+                lowering.emit(Compute(tensor.node, "Identity", name, (), (op,), (tile,)), core)
                 part = structs.replace(part, tile=tile)
             parts.append(part)
         tensors[name] = replace(tensor, parts=tuple(parts))

@@ -271,6 +271,7 @@ class TokenLowering(LineLowering):
             self.reused.add((name, (same or tile).name))
         self.shown.setdefault(name, []).append(TensorPart(region, same or tile))
         if same is not None:
+            self.residency.keepers.setdefault(same.name, core)
             return same
         op = MoveTile(tile, tuple(sources), runs)
         position = region.rows[0] / image.rows
