@@ -1,16 +1,21 @@
-"""Cores for the products with a cache: each line of a cache is shared by several cores, which keep their part of it.
+"""Cores of a decoder's step: each line of a cache is shared by several cores, and each layer has cores of its own.
 
 A step of a decoder multiplies one token by all keys, and its shares by all values. Both are states, and far larger than
 what is multiplied by them. So each core keeps some keys, and some channels of the values, of one head. Only queries,
 scores, shares and results travel. All queries of a head are multiplied where its keys are.
+
+All layers multiply one token, one after another. Layers on different cores work on different sessions at the same time,
+and the row tiles of a layer, whose products are added, multiply at the same time.
 """
 
-from collections.abc import Container
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import count
 
 from raptor.graph.ir import Dot, Graph, Node
-from raptor.mapping.decision import Decision, LineFlow, SharedDot
+from raptor.graph.layers import find_filters, find_layer_nodes, layer_target
+from raptor.mapping.decision import Decision, FullyConnected, LayerRecord, LineFlow, Matrix, SharedDot
+from raptor.mapping.modes.dense_unfolding import choose_dense_matrices, spread_matrices
 from raptor.mapping.modes.line_streaming import can_stream_product, find_views, line_channel_ranges
 from raptor.mapping.transformer.token_cores import even_ranges
 from raptor.target.arch import Target
@@ -44,52 +49,96 @@ class _CacheProduct:
         return products + (cores - 1) * (self.queries * sent)
 
 
-def share_caches(graph: Graph, decision: Decision, arch: Target) -> Decision:
-    """Returns a decision whose products with states that views make are shared by cores without layers.
+_Attention = list[_CacheProduct]
+"""Products that depend on one another and have equal lines, such as scores and means; they have the same cores."""
 
-    Products that follow one another, such as scores and means of an attention, have the same cores. Each attention has
-    cores of its own, as far as there are enough.
+
+def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
+    """Returns a decision with cores for all caches, and for the layers of one token; the same one without caches.
+
+    A layer keeps the cores that it has if there are too few. A cache takes cores of others then.
     """
     if not graph.residency.states or not isinstance(decision.flow, LineFlow):
         return decision
     attentions = _find_attentions(graph, arch)
-    layered = {core for layer in decision.layers.values() for core in getattr(layer, "cores", ())}
-    free = [core for core in range(arch.usable_cores) if core not in layered] or list(range(arch.usable_cores))
     if not attentions:
         return decision
-    lines = sum(products[0].lines for products in attentions)
-    products = dict(decision.flow.products)
-    first = count(0)
-    for attention in attentions:
-        most = max(1, min(len(free) // lines, *(p.keys for p in attention)))
-        cores = min(range(1, most + 1), key=lambda n: (sum(p.time_ns(n, arch) for p in attention), n))
-        own = [free[next(first) % len(free)] for _ in range(attention[0].lines * cores)]
+    lines = sum(attention[0].lines for attention in attentions)
+    shares = [_best_share(attention, max(1, arch.usable_cores // lines), arch) for attention in attentions]
+    wanted = sum(attention[0].lines * share for attention, share in zip(attentions, shares, strict=True))
+    layers = decision.layers
+    for most in range(_MOST_TOGETHER, 0, -1):
+        spread = _spread_layers(graph, decision, arch, most)
+        if len(_layer_cores(spread)) + wanted <= arch.usable_cores:
+            layers = spread
+            break
+    taken = _layer_cores(layers)
+    free = [core for core in range(arch.usable_cores) if core not in taken] or list(range(arch.usable_cores))
+    products, first = dict(decision.flow.products), 0
+    for attention, share in zip(attentions, shares, strict=True):
+        own = tuple(free[(first + k) % len(free)] for k in range(attention[0].lines * share))
+        first += len(own)
         for product in attention:
             rows = tuple((line, line + 1) for line in range(product.lines))
-            products[product.name] = SharedDot(rows, even_ranges(product.keys, cores), tuple(own))
-    return replace(decision, flow=replace(decision.flow, products=products))
+            products[product.name] = SharedDot(rows, even_ranges(product.keys, share), own)
+    return replace(decision, flow=replace(decision.flow, products=products), layers=layers)
 
 
-def _find_attentions(graph: Graph, arch: Target) -> list[list[_CacheProduct]]:
-    """Returns the products with states, of which those that depend on one another and have as many lines are one."""
+_MOST_TOGETHER = 8
+"""Most cores of a layer of one token."""
+
+
+def _best_share(attention: _Attention, most: int, arch: Target) -> int:
+    """Returns the number of cores, at most `most`, that share a line in the least time; the fewest on ties."""
+    most = min(most, *(product.keys for product in attention))
+    return min(range(1, most + 1), key=lambda n: (sum(product.time_ns(n, arch) for product in attention), n))
+
+
+def _layer_cores(layers: Mapping[str, LayerRecord]) -> set[int]:
+    return {core for layer in layers.values() for core in getattr(layer, "cores", ())}
+
+
+def _spread_layers(graph: Graph, decision: Decision, arch: Target, most: int) -> dict[str, LayerRecord]:
+    """Returns the layers with own cores, at most `most`, for each layer of one token; others keep theirs."""
+    filters, nodes = find_filters(graph), find_layer_nodes(graph)
+    layers = dict(decision.layers)
+    moved = [k for k, layer in layers.items() if isinstance(layer, FullyConnected) and not filters[k].key]
+    kept = _layer_cores({key: layer for key, layer in layers.items() if key not in moved})
+    first = max(kept, default=-1) + 1
+    for key in moved:
+        chip = layer_target(graph, nodes[key], arch)
+        matrices = tuple(choose_dense_matrices(filters[key], chip, decision.tile, -1, 0))
+        least = -(-sum(matrix.xbars for matrix in matrices) // arch.xbars_per_core)
+        cores = spread_matrices(matrices, first, max(most, least), chip, decision.tile)
+        if cores is None or max(_held(matrices, cores).values()) > arch.xbars_per_core:
+            return dict(decision.layers)
+        layers[key], first = FullyConnected(matrices, cores), cores[-1] + 1
+    return layers
+
+
+def _held(matrices: tuple[Matrix, ...], cores: tuple[int, ...]) -> Counter[int]:
+    """Returns the crossbars of each core."""
+    held = Counter[int]()
+    for matrix, core in zip(matrices, cores, strict=True):
+        held[core] += matrix.xbars
+    return held
+
+
+def _find_attentions(graph: Graph, arch: Target) -> list[_Attention]:
+    """Returns the products with states that views make, by attention."""
     parts = line_channel_ranges(graph, arch)
-    views, kept = find_views(graph, parts), set(graph.residency.state_outputs)
-    found: list[list[_CacheProduct]] = []
+    views = find_views(graph, parts)
+    states = views.intersection(graph.residency.state_outputs)
+    found: list[_Attention] = []
     behind: dict[str, int] = {}
     for node in graph.nodes:
         before = max((behind[name] for name in node.inputs if name in behind), default=-1)
-        if isinstance(node.operator, Dot) and _multiplies_state(node, kept & views):
-            if not can_stream_product(graph, node, parts, views):
-                continue
+        if isinstance(node.operator, Dot) and node.inputs[1] in states and can_stream_product(graph, node, parts, views):
             product = _CacheProduct.from_node(graph, node, node.operator)
             if before < 0 or len(found[before]) > 1 or found[before][0].lines != product.lines:
+                before = len(found)
                 found.append([])
-                before = len(found) - 1
             found[before].append(product)
         if before >= 0:
             behind[node.output] = before
     return found
-
-
-def _multiplies_state(node: Node, states: Container[str]) -> bool:
-    return node.inputs[1] in states

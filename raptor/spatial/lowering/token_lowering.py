@@ -288,7 +288,7 @@ class TokenLowering(LineLowering):
         inside = np.flatnonzero((wanted >= 0) & (wanted < image.elements))
         pixel, channel = np.divmod(wanted[inside], image.channels)
         if name not in self.parts_of:
-            yield from self.pieces_of_pixel(name, inside, channel)
+            yield from self.pieces_of_pixel(node, name, inside, channel, core)
             return
         parts = self.grid(name).parts
         y, x = np.divmod(pixel, image.width)
@@ -303,15 +303,30 @@ class TokenLowering(LineLowering):
             cell, at = self.slice_on(node, name, divmod(line, len(parts)), asked, cols, core)
             yield inside[own], cell.tile, (x[own] - cell.cols[0]) * cell.tile.channels + channel[own] - low - at
 
-    def pieces_of_pixel(self, name: str, inside: Ints, channel: Ints) -> Iterator[tuple[Ints, Tile, Ints]]:
+    def pieces_of_pixel(
+        self, node: Node, name: str, inside: Ints, channel: Ints, core: int
+    ) -> Iterator[tuple[Ints, Tile, Ints]]:
         """Yields the items of `pieces` for a one-pixel tensor, whose tiles are fetched completely.
 
-        channel: channel of the tensor for each of the indices `inside`.
+        Of a tensor that is appended to a state, each core fetches its channels alone. channel: channel of the tensor
+        for each of the indices `inside`.
         """
+        appended = not {*self.graph.residency.state_inputs}.isdisjoint(node.inputs)
         for part in self.parts(name):
             low, high = part.region.channels
             own = (channel >= low) & (channel < high)
-            if own.any():
+            if not own.any():
+                continue
+            first, last = int(channel[own].min()), int(channel[own].max()) + 1
+            home = self.residency.core_of(part.tile)
+            if appended and home not in (None, core) and last - first < high - low:
+                stem = f"{part.tile.name}.{first - low}-{last - low}@{core}"
+                if stem not in self.seen:
+                    self.seen[stem] = Tile(stem, 1, 1, last - first, part.tile.element)
+                    op = Copy(self.seen[stem], part.tile, first - low, 0, last - first)
+                    self.emit(Compute(node.name, node.op_type, "", (), (op,), (self.seen[stem],)), core, 0.0)
+                yield inside[own], self.seen[stem], channel[own] - first
+            else:
                 yield inside[own], part.tile, channel[own] - low
 
     def slice_on(
