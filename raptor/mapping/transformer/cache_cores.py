@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from raptor.graph.ir import Dot, Graph, Node
 from raptor.graph.layers import find_filters, find_layer_nodes, layer_target
 from raptor.mapping.decision import Decision, FullyConnected, LayerRecord, LineFlow, Matrix, SharedDot
-from raptor.mapping.modes.dense_unfolding import choose_dense_matrices, spread_matrices
+from raptor.mapping.modes.dense_unfolding import spread_matrices, unfold_dense
 from raptor.mapping.modes.line_streaming import can_stream_product, find_views, line_channel_ranges
 from raptor.mapping.transformer.token_cores import even_ranges
 from raptor.target.arch import Target
@@ -107,7 +107,7 @@ def _spread_layers(graph: Graph, decision: Decision, arch: Target, most: int) ->
     first = max(kept, default=-1) + 1
     for key in moved:
         chip = layer_target(graph, nodes[key], arch)
-        matrices = tuple(choose_dense_matrices(filters[key], chip, decision.tile, -1, 0))
+        matrices = tuple(unfold_dense(filters[key], chip, decision.tile, 1))
         least = -(-sum(matrix.xbars for matrix in matrices) // arch.xbars_per_core)
         cores = spread_matrices(matrices, first, max(most, least), chip, decision.tile)
         if cores is None or max(_held(matrices, cores).values()) > arch.xbars_per_core:

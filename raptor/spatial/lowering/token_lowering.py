@@ -46,7 +46,7 @@ class TokenLowering(LineLowering):
     lazy: results of moves that are views. views: views so far, with their nodes. shown: regions that were made of each
     view. seen: tiles of views so far, by name. reused: (view, tile) where a tile of another tensor is part of a view.
     products: operands of the products that were lowered, by name of the result. readers: the nodes that read each
-    tensor.
+    tensor. late: views that wait for the other operand of their product, so that other work comes before them.
     """
 
     lazy: set[str] = field(default_factory=set[str])
@@ -56,6 +56,7 @@ class TokenLowering(LineLowering):
     reused: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     products: dict[str, ProductUse] = field(default_factory=dict[str, ProductUse])
     readers: dict[str, list[Node]] = field(default_factory=dict[str, list[Node]])
+    late: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
         LineLowering.__post_init__(self)
@@ -274,7 +275,7 @@ class TokenLowering(LineLowering):
             self.residency.keepers.setdefault(same.name, core)
             return same
         op = MoveTile(tile, tuple(sources), runs)
-        position = region.rows[0] / image.rows
+        position = 1.0 if name in self.late else region.rows[0] / image.rows
         self.emit(Compute(node.name, node.op_type, name, (), (op,), (tile,)), core, position)
         return tile
 
@@ -324,7 +325,7 @@ class TokenLowering(LineLowering):
                 if stem not in self.seen:
                     self.seen[stem] = Tile(stem, 1, 1, last - first, part.tile.element)
                     op = Copy(self.seen[stem], part.tile, first - low, 0, last - first)
-                    self.emit(Compute(node.name, node.op_type, "", (), (op,), (self.seen[stem],)), core, 0.0)
+                    self.emit(Compute(node.name, node.op_type, "", (), (op,), (self.seen[stem],)), core, 1.0)
                 yield inside[own], self.seen[stem], channel[own] - first
             else:
                 yield inside[own], part.tile, channel[own] - low
@@ -484,6 +485,8 @@ class TokenLowering(LineLowering):
         channels, pixels = self.image(left).channels, (0, image.width)
         self.products[node.output] = ProductUse(left, right, self.image(right).width)
         made: MadeCells = {}
+        if self.born[left][0] > self.born[right][0]:
+            self.late.add(right)
         for rows, shares in chosen.shares():
             for y in range(*rows):
                 shared: list[tuple[Range, Tile]] = []
