@@ -39,6 +39,15 @@ CoreSegments = list[tuple[Range, int]]
 """Column ranges of a line with the core of each, from left to right."""
 
 
+@dataclass(frozen=True, slots=True)
+class _SharedPart:
+    """Channels of some pixels of a line of a product, which one core computes."""
+
+    cols: Range
+    channels: Range
+    tile: Tile
+
+
 @dataclass(slots=True)
 class TokenLowering(LineLowering):
     """Lowers operators on sequences token by token, and all others like `LineLowering`.
@@ -482,39 +491,65 @@ class TokenLowering(LineLowering):
     def dot_shared(self, node: Node, chosen: SharedDot) -> None:
         """Emits a product of which cores compute some channels of each line, which are then collected by pixel."""
         (left, right), image = node.inputs, self.image(node.output)
-        channels, pixels = self.image(left).channels, (0, image.width)
+        channels = self.image(left).channels
         self.products[node.output] = ProductUse(left, right, self.image(right).width)
         made: MadeCells = {}
         if self.born[left][0] > self.born[right][0]:
             self.late.add(right)
         for rows, shares in chosen.shares():
             for y in range(*rows):
-                shared: list[tuple[Range, Tile]] = []
-                for part, core in shares:
-                    given = self.view(node, left, y, (0, channels), pixels, core)
-                    other = self.view(node, right, y, (0, channels), part, core)
-                    width, stem = part[1] - part[0], cell_name(node.output, y, 0, pixels)
-                    tile = Tile(f"{stem}.k{part[0]}-{part[1]}", 1, image.width, width, self.element(node.output))
-                    op = DotTile(tile, given, other, 1, width, 0)
-                    self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, y / image.rows)
-                    shared.append((part, tile))
+                shared: list[_SharedPart] = []
+                for cols, given in self.passed_around(node, left, y, [core for _, core in shares]):
+                    for part, core in shares:
+                        other = self.view(node, right, y, (0, channels), part, core)
+                        stem, width = cell_name(node.output, y, 0, cols), part[1] - part[0]
+                        tile = Tile(
+                            f"{stem}.k{part[0]}-{part[1]}", 1, cols[1] - cols[0], width, self.element(node.output)
+                        )
+                        op = DotTile(tile, given[core], other, 1, width, 0)
+                        self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, y / image.rows)
+                        shared.append(_SharedPart(cols, part, tile))
                 for own, cols, core in chosen.collectors(image.width):
                     if own == rows:
                         self.collect(node, (y, cols), shared, core, made)
         self.bind_cells(node, self.parts_of[node.output], made)
 
+    def passed_around(
+        self, node: Node, name: str, y: int, cores: Sequence[int]
+    ) -> Iterator[tuple[Range, dict[int, Tile]]]:
+        """Yields the cells of a line, with a copy of each on all cores: one passes it on to others, and these to more.
+
+        A line that is cut by channels, or a view, is gathered on each core.
+        """
+        image = self.image(name)
+        if self.is_open(name) or name not in self.parts_of or len(self.grid(name).parts) > 1:
+            whole = (0, image.channels), (0, image.width)
+            yield whole[1], {core: self.view(node, name, y, *whole, core) for core in cores}
+            return
+        for cell in self.grid(name).lines[y][0]:
+            home = self.residency.core_of(cell.tile)
+            others = [core for core in dict.fromkeys(cores) if core != home]
+            order = others if home is None else [home, *others]
+            held = {order[0]: cell.tile if home is not None else self.line_on(node, name, y, 0, cell.cols, order[0]).tile}
+            for k, core in enumerate(order[1:], 1):
+                tile = structs.replace(cell.tile, name=f"{cell.tile.name}.to.{node.output}@{core}")
+                op = Copy(tile, held[order[k - (1 << (k.bit_length() - 1))]], 0, 0, tile.elements)
+                self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, y / image.rows)
+                held[core] = tile
+            yield cell.cols, held
+
     def collect(
-        self, node: Node, place: tuple[int, Range], shared: Sequence[tuple[Range, Tile]], core: int, made: MadeCells
+        self, node: Node, place: tuple[int, Range], shared: "Sequence[_SharedPart]", core: int, made: MadeCells
     ) -> None:
         """Emits copies of the channels of a pixel to one core, where they make its cells. `shared`: of its line."""
         (y, cols), rows = place, self.image(node.output).rows
         for p, (low, high) in enumerate(self.parts_of[node.output]):
             tile = Tile(cell_name(node.output, y, p, cols), 1, 1, high - low, self.element(node.output))
-            for (first, last), given in shared:
-                begin, end = max(low, first), min(high, last)
-                if begin < end:
-                    op = Copy(tile, given, cols[0] * (last - first) + begin - first, begin - low, end - begin)
-                    self.emit_token(node, op, core, y / rows)
+            for part in shared:
+                begin, end = max(low, part.channels[0]), min(high, part.channels[1])
+                if begin < end and part.cols[0] <= cols[0] < part.cols[1]:
+                    first = (cols[0] - part.cols[0]) * part.tile.channels + begin - part.channels[0]
+                    self.emit_token(node, Copy(tile, part.tile, first, begin - low, end - begin), core, y / rows)
             made.setdefault((y, p), []).append(LineCell(cols, tile))
 
     def product_places(self, node: Node) -> Iterable[tuple[int, Range, int]]:
