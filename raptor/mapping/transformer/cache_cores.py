@@ -9,11 +9,11 @@ and the row tiles of a layer, whose products are added, multiply at the same tim
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from raptor.graph.ir import Dot, Graph, Node
-from raptor.graph.layers import find_filters, find_layer_nodes, layer_target
+from raptor.graph.ir import Dot, Filter, Graph, Node
+from raptor.graph.layers import filter_key, find_filters, find_layer_nodes, layer_target
 from raptor.mapping.decision import Decision, FullyConnected, LayerRecord, LineFlow, Matrix, SharedDot
 from raptor.mapping.modes.dense_unfolding import spread_matrices, unfold_dense
 from raptor.mapping.modes.line_streaming import can_stream_product, find_views, line_channel_ranges
@@ -39,14 +39,13 @@ class _CacheProduct:
         return cls(node.output, operator.batch, operator.rows, operator.cols, channels)
 
     def time_ns(self, cores: int, arch: Target) -> float:
-        """Returns the time in ns of a step if so many cores share a line: products of each, and messages to them all.
+        """Returns the time in ns of a step if so many cores share a line: products of each, and messages.
 
-        Each core gets the other operand of each query, and returns its results.
+        The other operand of each query is passed on from core to core, and one core collects the results of a query.
         """
-        each = -(-self.keys // cores)
+        each, levels = -(-self.keys // cores), (cores - 1).bit_length()
         products = self.queries * each * (vector_ns(arch, self.channels, 2) + ISSUE_NS)
-        sent = message_ns(arch, self.channels) + message_ns(arch, each)
-        return products + (cores - 1) * (self.queries * sent)
+        return products + levels * self.queries * message_ns(arch, self.channels) + cores * message_ns(arch, each)
 
 
 _Attention = list[_CacheProduct]
@@ -64,16 +63,15 @@ def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
     if not attentions:
         return decision
     lines = sum(attention[0].lines for attention in attentions)
-    shares = [_best_share(attention, max(1, arch.usable_cores // lines), arch) for attention in attentions]
-    wanted = sum(attention[0].lines * share for attention, share in zip(attentions, shares, strict=True))
-    layers = decision.layers
+    layers, chains = dict(decision.layers), _find_chains(graph, decision, attentions)
     for most in range(_MOST_TOGETHER, 0, -1):
-        spread = _spread_layers(graph, decision, arch, most)
-        if len(_layer_cores(spread)) + wanted <= arch.usable_cores:
+        spread = _spread_layers(graph, decision, arch, chains, most)
+        if len(_layer_cores(spread)) <= min(arch.usable_cores // 2, arch.usable_cores - lines):
             layers = spread
             break
     taken = _layer_cores(layers)
     free = [core for core in range(arch.usable_cores) if core not in taken] or list(range(arch.usable_cores))
+    shares = [_best_share(attention, max(1, len(free) // lines), arch) for attention in attentions]
     products, first = dict(decision.flow.products), 0
     for attention, share in zip(attentions, shares, strict=True):
         own = tuple(free[(first + k) % len(free)] for k in range(attention[0].lines * share))
@@ -98,22 +96,61 @@ def _layer_cores(layers: Mapping[str, LayerRecord]) -> set[int]:
     return {core for layer in layers.values() for core in getattr(layer, "cores", ())}
 
 
-def _spread_layers(graph: Graph, decision: Decision, arch: Target, most: int) -> dict[str, LayerRecord]:
-    """Returns the layers with own cores, at most `most`, for each layer of one token; others keep theirs."""
+_Chains = Mapping[tuple[int, int], list[str]]
+"""Layers of one token, by number of attentions before them, and by number of layers on the longest path to them."""
+
+
+def _find_chains(graph: Graph, decision: Decision, attentions: Sequence[_Attention]) -> _Chains:
+    """Returns the layers of one token between attentions; those that do not depend on one another are together."""
+    products = {product.name for attention in attentions for product in attention}
+    place: dict[str, tuple[int, int]] = {}
+    found: dict[tuple[int, int], list[str]] = {}
+    for node in graph.nodes:
+        attention, layer = max((place.get(name, (0, 0)) for name in node.inputs), default=(0, 0))
+        if isinstance(node.operator, Filter) and not node.operator.key:
+            layer += 1
+            if isinstance(decision.layers.get(filter_key(node)), FullyConnected):
+                found.setdefault((attention, layer), []).append(filter_key(node))
+        place[node.output] = attention + (node.output in products), layer
+    return dict(sorted(found.items()))
+
+
+def _spread_layers(
+    graph: Graph, decision: Decision, arch: Target, chains: _Chains, most: int
+) -> dict[str, LayerRecord]:
+    """Returns the layers, with new cores for those of `chains`, each on at most `most`, if its matrices fit them.
+
+    Layers between two attentions follow one another, so they share cores; only layers that do not depend on one another
+    have different ones. A layer begins on the last cores of the one before, where its input is made.
+    """
     filters, nodes = find_filters(graph), find_layer_nodes(graph)
-    layers = dict(decision.layers)
-    moved = [k for k, layer in layers.items() if isinstance(layer, FullyConnected) and not filters[k].key]
-    kept = _layer_cores({key: layer for key, layer in layers.items() if key not in moved})
-    first = max(kept, default=-1) + 1
-    for key in moved:
-        chip = layer_target(graph, nodes[key], arch)
-        matrices = tuple(unfold_dense(filters[key], chip, decision.tile, 1))
-        least = -(-sum(matrix.xbars for matrix in matrices) // arch.xbars_per_core)
-        cores = spread_matrices(matrices, first, max(most, least), chip, decision.tile)
-        if cores is None or max(_held(matrices, cores).values()) > arch.xbars_per_core:
-            return dict(decision.layers)
-        layers[key], first = FullyConnected(matrices, cores), cores[-1] + 1
-    return layers
+    layers, held = dict(decision.layers), Counter[int]()
+    moved = {key for keys in chains.values() for key in keys}
+    first = max(_layer_cores({key: layer for key, layer in layers.items() if key not in moved}), default=-1) + 1
+    attention, end, before = 0, first, first
+    for (number, _), keys in chains.items():
+        if number != attention:
+            attention, first, before = number, end, end
+        cut: list[tuple[str, Target, tuple[Matrix, ...]]] = []
+        for key in keys:
+            chip = layer_target(graph, nodes[key], arch)
+            cut.append((key, chip, tuple(unfold_dense(filters[key], chip, decision.tile, 1))))
+        ways = [(key, m, spread_matrices(m, 0, _most(m, most, arch), chip, decision.tile)) for key, chip, m in cut]
+        width = sum(max(cores or (0,)) + 1 for _, _, cores in ways)
+        start = max(first, before - width)
+        for key, matrices, cores in ways:
+            own = tuple(start + core for core in cores or ())
+            if not own:
+                return dict(decision.layers)
+            layers[key], start = FullyConnected(matrices, own), own[-1] + 1
+            held.update(_held(matrices, own))
+        before, end = start, max(end, start)
+    return layers if max(held.values(), default=0) <= arch.xbars_per_core else dict(decision.layers)
+
+
+def _most(matrices: Sequence[Matrix], most: int, arch: Target) -> int:
+    """Returns the number of cores that a layer may have: as many at least as its matrices fill."""
+    return max(most, -(-sum(matrix.xbars for matrix in matrices) // arch.xbars_per_core))
 
 
 def _held(matrices: tuple[Matrix, ...], cores: tuple[int, ...]) -> Counter[int]:
