@@ -148,9 +148,7 @@ class _StepBuilder:
         readers = [n for n in self.proto.graph.node if node.output[0] in n.input]
         return bool(readers) and all(n.output[0] in growth.masked for n in readers)
 
-    def _table(
-        self, name: str, found: Sequence[Array], growth: Growth, masks: bool
-    ) -> "str | _PositionTable":
+    def _table(self, name: str, found: Sequence[Array], growth: Growth, masks: bool) -> "str | _PositionTable":
         """Returns the value at each position, in the shape at the last one; a constant if it is always the same."""
         shape, dtype = found[-1].shape, found[-1].dtype
         fill = MASKED if masks else 0
@@ -223,7 +221,9 @@ class _StepBuilder:
         parameters = PARAMETER_INPUTS.get(node.op_type, ())
         for k, name in enumerate(node.input):
             if name in values:
-                copy.input[k] = self._constant(values[name][-1], name) if k in parameters else self._at_position(tables[name])
+                copy.input[k] = (
+                    self._constant(values[name][-1], name) if k in parameters else self._at_position(tables[name])
+                )
             elif name in self.read_as:
                 copy.input[k] = self.read_as[name]
         name = node.output[0]
@@ -236,7 +236,9 @@ class _StepBuilder:
     def _model(self, tables: "Mapping[str, str | _PositionTable]", states: Sequence[GrowingState]) -> SourceModel:
         """Returns the step as a model with static shapes."""
         outputs = [v.name for v in self.proto.graph.output]
-        self.nodes += [helper.make_node("Identity", [self._at_position(tables[n])], [n], name=n) for n in outputs if n in tables]
+        self.nodes += [
+            helper.make_node("Identity", [self._at_position(tables[n])], [n], name=n) for n in outputs if n in tables
+        ]
         made = {o for n in self.nodes for o in n.output}
         kept = [n for n in self.proto.graph.node if n.op_type == "Constant" and n.output[0] not in made]
         nodes = [*_constants_first(self.proto, made, kept), *self.nodes]

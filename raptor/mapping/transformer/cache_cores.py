@@ -9,14 +9,17 @@ and the row tiles of a layer, whose products are added, multiply at the same tim
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from raptor.graph.ir import Dot, Filter, Graph, Node
+import numpy as np
+
+from raptor.graph.ir import Dot, Filter, Graph, Move, Node
 from raptor.graph.layers import filter_key, find_filters, find_layer_nodes, layer_target
 from raptor.mapping.decision import Decision, FullyConnected, LayerRecord, LineFlow, Matrix, SharedDot
 from raptor.mapping.modes.dense_unfolding import spread_matrices, unfold_dense
-from raptor.mapping.modes.line_streaming import can_stream_product, find_views, line_channel_ranges
+from raptor.mapping.modes.line_streaming import Range, can_stream_product, find_views, line_channel_ranges
 from raptor.mapping.transformer.token_cores import even_ranges
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, message_ns, vector_ns
@@ -24,19 +27,23 @@ from raptor.target.timing import ISSUE_NS, message_ns, vector_ns
 
 @dataclass(frozen=True, slots=True)
 class _CacheProduct:
-    """A product of `queries` pixels of each of `lines` lines by `keys` pixels of a state, with `channels` channels."""
+    """A product of `queries` pixels of each of `lines` lines by `keys` pixels of a state, with `channels` channels.
+
+    cuts: pixels of the state at which another tensor begins: at the row that this step appends.
+    """
 
     name: str
     lines: int
     queries: int
     keys: int
     channels: int
+    cuts: tuple[int, ...]
 
     @classmethod
-    def from_node(cls, graph: Graph, node: Node, operator: Dot) -> "_CacheProduct":
-        """Returns the product of a node."""
+    def from_node(cls, graph: Graph, node: Node, operator: Dot, state: Node) -> "_CacheProduct":
+        """Returns the product of a node. `state`: the node that makes the next value of the state."""
         channels = graph.tensors[node.inputs[0]].image.channels
-        return cls(node.output, operator.batch, operator.rows, operator.cols, channels)
+        return cls(node.output, operator.batch, operator.rows, operator.cols, channels, tuple(_find_cuts(graph, state)))
 
     def time_ns(self, cores: int, arch: Target) -> float:
         """Returns the time in ns of a step if so many cores share a line: products of each, and messages.
@@ -46,6 +53,25 @@ class _CacheProduct:
         each, levels = -(-self.keys // cores), (cores - 1).bit_length()
         products = self.queries * each * (vector_ns(arch, self.channels, 2) + ISSUE_NS)
         return products + levels * self.queries * message_ns(arch, self.channels) + cores * message_ns(arch, each)
+
+
+def _find_cuts(graph: Graph, state: Node) -> list[int]:
+    """Returns the pixels of a moved tensor that come from another operand than the pixel before, on some line.
+
+    A part that is one piece of an operand is used as it is, so that nothing is moved before the product.
+    """
+    image = graph.tensors[state.output].image
+    assert isinstance(state.operator, Move), "views are moves"
+    ends = np.cumsum([graph.tensors[name].image.elements for name in state.inputs])
+    operand = np.searchsorted(ends, state.operator.sources[:, 0], side="right").reshape(image.rows, image.width)
+    return (np.flatnonzero((np.diff(operand, axis=1) != 0).any(axis=0)) + 1).tolist()
+
+
+def _cut_parts(parts: Sequence[Range], cuts: Sequence[int]) -> Iterator[tuple[int, Range]]:
+    """Yields parts, cut once more at `cuts`, each with the number of the part that it is from."""
+    for number, (first, last) in enumerate(parts):
+        ends = [first, *(cut for cut in cuts if first < cut < last), last]
+        yield from ((number, part) for part in pairwise(ends))
 
 
 _Attention = list[_CacheProduct]
@@ -74,11 +100,14 @@ def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
     shares = [_best_share(attention, max(1, len(free) // lines), arch) for attention in attentions]
     products, first = dict(decision.flow.products), 0
     for attention, share in zip(attentions, shares, strict=True):
-        own = tuple(free[(first + k) % len(free)] for k in range(attention[0].lines * share))
+        lines = attention[0].lines
+        own = [free[(first + k) % len(free)] for k in range(lines * share)]
         first += len(own)
         for product in attention:
-            rows = tuple((line, line + 1) for line in range(product.lines))
-            products[product.name] = SharedDot(rows, even_ranges(product.keys, share), own)
+            parts = [*_cut_parts(even_ranges(product.keys, share), product.cuts)]
+            cores = tuple(own[line * share + k] for line in range(lines) for k, _ in parts)
+            rows = tuple((line, line + 1) for line in range(lines))
+            products[product.name] = SharedDot(rows, tuple(part for _, part in parts), cores)
     return replace(decision, flow=replace(decision.flow, products=products), layers=layers)
 
 
@@ -165,13 +194,17 @@ def _find_attentions(graph: Graph, arch: Target) -> list[_Attention]:
     """Returns the products with states that views make, by attention."""
     parts = line_channel_ranges(graph, arch)
     views = find_views(graph, parts)
-    states = views.intersection(graph.residency.state_outputs)
+    states = {n.output: n for n in graph.nodes if n.output in views and n.output in graph.residency.state_outputs}
     found: list[_Attention] = []
     behind: dict[str, int] = {}
     for node in graph.nodes:
         before = max((behind[name] for name in node.inputs if name in behind), default=-1)
-        if isinstance(node.operator, Dot) and node.inputs[1] in states and can_stream_product(graph, node, parts, views):
-            product = _CacheProduct.from_node(graph, node, node.operator)
+        if (
+            isinstance(node.operator, Dot)
+            and node.inputs[1] in states
+            and can_stream_product(graph, node, parts, views)
+        ):
+            product = _CacheProduct.from_node(graph, node, node.operator, states[node.inputs[1]])
             if before < 0 or len(found[before]) > 1 or found[before][0].lines != product.lines:
                 before = len(found)
                 found.append([])

@@ -530,7 +530,9 @@ class TokenLowering(LineLowering):
             home = self.residency.core_of(cell.tile)
             others = [core for core in dict.fromkeys(cores) if core != home]
             order = others if home is None else [home, *others]
-            held = {order[0]: cell.tile if home is not None else self.line_on(node, name, y, 0, cell.cols, order[0]).tile}
+            held = {
+                order[0]: cell.tile if home is not None else self.line_on(node, name, y, 0, cell.cols, order[0]).tile
+            }
             for k, core in enumerate(order[1:], 1):
                 tile = structs.replace(cell.tile, name=f"{cell.tile.name}.to.{node.output}@{core}")
                 op = Copy(tile, held[order[k - (1 << (k.bit_length() - 1))]], 0, 0, tile.elements)
