@@ -187,7 +187,7 @@ class _StepBuilder:
         return name
 
     def _mask(self, length: int, axis: int, rank: int, lead: int) -> "_PositionTable":
-        """Returns the mask of an axis: `MASKED` for the rows after the first `lead` elements that no step has appended."""
+        """Returns the mask of an axis: `MASKED` for rows after the first `lead` elements that no step has appended."""
         key = (length, axis, rank, lead)
         if key not in self.masks:
             place, absent = np.arange(length) - lead, self.capacity - 1 - np.arange(self.capacity)[:, None]

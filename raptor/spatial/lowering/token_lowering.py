@@ -17,7 +17,7 @@ from raptor.graph.layers import filter_key
 from raptor.graph.run_encoding import find_runs
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import Window, WindowTable
-from raptor.mapping.decision import DotGrid, LineUnfolding, SharedDot
+from raptor.mapping.decision import DotGrid, LineUnfolding
 from raptor.mapping.modes.epilogue_cost import find_pointwise_readers
 from raptor.mapping.modes.line_streaming import ChannelRanges, Range, can_stream_product, find_views
 from raptor.spatial.compute_op import BodyOp, Compute
@@ -25,7 +25,6 @@ from raptor.spatial.ir import Copy, ProductUse, TensorPart, ViewUse
 from raptor.spatial.lowering.cell_grid import CellGrid, LineCell, MadeCells, cell_name
 from raptor.spatial.lowering.line_lowering import LineLowering
 from raptor.spatial.lowering.line_pools import is_global_pool
-from raptor.spatial.lowering.state_cells import cut_state
 from raptor.spatial.lowering.tile_lowering import equal_source_tile
 from raptor.spatial.lowering.tile_ops import broadcast_op
 from raptor.spatial.operations import Dot as DotTile
@@ -39,15 +38,6 @@ CoreSegments = list[tuple[Range, int]]
 """Column ranges of a line with the core of each, from left to right."""
 
 
-@dataclass(frozen=True, slots=True)
-class _SharedPart:
-    """Channels of some pixels of a line of a product, which one core computes."""
-
-    cols: Range
-    channels: Range
-    tile: Tile
-
-
 @dataclass(slots=True)
 class TokenLowering(LineLowering):
     """Lowers operators on sequences token by token, and all others like `LineLowering`.
@@ -55,7 +45,7 @@ class TokenLowering(LineLowering):
     lazy: results of moves that are views. views: views so far, with their nodes. shown: regions that were made of each
     view. seen: tiles of views so far, by name. reused: (view, tile) where a tile of another tensor is part of a view.
     products: operands of the products that were lowered, by name of the result. readers: the nodes that read each
-    tensor. late: views that wait for the other operand of their product, so that other work comes before them.
+    tensor.
     """
 
     lazy: set[str] = field(default_factory=set[str])
@@ -65,7 +55,6 @@ class TokenLowering(LineLowering):
     reused: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     products: dict[str, ProductUse] = field(default_factory=dict[str, ProductUse])
     readers: dict[str, list[Node]] = field(default_factory=dict[str, list[Node]])
-    late: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
         LineLowering.__post_init__(self)
@@ -91,9 +80,6 @@ class TokenLowering(LineLowering):
                 LineLowering.lower(self, node)
 
     def finish(self) -> None:
-        for name in self.graph.residency.state_outputs:
-            if self.is_open(name) and self.shown_once(name):
-                self.bind(name, self.views[name].name, [(part.region, part.tile) for part in self.shown[name]])
         for name in self.graph.outputs:
             self.parts(name)
         LineLowering.finish(self)
@@ -113,14 +99,6 @@ class TokenLowering(LineLowering):
     @property
     def product_uses(self) -> dict[str, ProductUse]:
         return self.products
-
-    # States
-
-    def bind_input(self, name: str) -> None:
-        """Creates the lines of a model input. A state is cut where another core reads it."""
-        LineLowering.bind_input(self, name)
-        if name in self.graph.residency.state_inputs and name in self.grids:
-            self.bind_grid(name, "", cut_state(self.graph, name, self.flow, self.grids[name]))
 
     # Views
 
@@ -146,14 +124,6 @@ class TokenLowering(LineLowering):
         if self.is_open(name):
             self.make_whole(name)
         return LineLowering.parts(self, name)
-
-    def shown_once(self, name: str) -> bool:
-        """True if the regions that were made of a view are the whole view, and each element is in one tile."""
-        image, parts = self.image(name), self.shown.get(name, [])
-        times = np.zeros((image.rows, image.width, image.channels), np.int64)
-        for part in parts:
-            times[part.region.index()] += 1
-        return bool((times == 1).all()) and len({part.tile.name for part in parts}) == len(parts)
 
     def make_whole(self, name: str) -> None:
         """Materialises a view completely: on the cores that will read it if known, else on the operands' cores."""
@@ -284,9 +254,12 @@ class TokenLowering(LineLowering):
             self.residency.keepers.setdefault(same.name, core)
             return same
         op = MoveTile(tile, tuple(sources), runs)
-        position = 1.0 if name in self.late else region.rows[0] / image.rows
-        self.emit(Compute(node.name, node.op_type, name, (), (op,), (tile,)), core, position)
+        self.emit(Compute(node.name, node.op_type, name, (), (op,), (tile,)), core, self.view_position(name, region))
         return tile
+
+    def view_position(self, name: str, region: TensorRegion) -> float:
+        """Returns the position, see `emit`, of the gathering of a region of a view."""
+        return region.rows[0] / self.image(name).rows
 
     def pieces(self, node: Node, name: str, wanted: Ints, core: int) -> Iterator[tuple[Ints, Tile, Ints]]:
         """Yields the tiles on a core that hold some elements of a tensor; copies them there if necessary.
@@ -470,9 +443,6 @@ class TokenLowering(LineLowering):
 
     def dot_tokens(self, node: Node) -> None:
         """Emits a product of two tensors: each core multiplies some pixels of the first with all of the second."""
-        if isinstance(shared := self.flow.products.get(node.output), SharedDot):
-            self.dot_shared(node, shared)
-            return
         (left, right), parts = node.inputs, self.parts_of[node.output]
         channels, cols = self.image(left).channels, self.image(right).width
         made: MadeCells = {}
@@ -487,72 +457,6 @@ class TokenLowering(LineLowering):
                 self.emit_token(node, op, core, y / self.image(node.output).rows)
                 made.setdefault((y, p), []).append(LineCell(pixels, tile))
         self.bind_cells(node, parts, made)
-
-    def dot_shared(self, node: Node, chosen: SharedDot) -> None:
-        """Emits a product of which cores compute some channels of each line, which are then collected by pixel."""
-        (left, right), image = node.inputs, self.image(node.output)
-        channels = self.image(left).channels
-        self.products[node.output] = ProductUse(left, right, self.image(right).width)
-        made: MadeCells = {}
-        if self.born[left][0] > self.born[right][0]:
-            self.late.add(right)
-        for rows, shares in chosen.shares():
-            for y in range(*rows):
-                shared: list[_SharedPart] = []
-                for cols, given in self.passed_around(node, left, y, [core for _, core in shares]):
-                    for part, core in shares:
-                        other = self.view(node, right, y, (0, channels), part, core)
-                        stem, width = cell_name(node.output, y, 0, cols), part[1] - part[0]
-                        tile = Tile(
-                            f"{stem}.k{part[0]}-{part[1]}", 1, cols[1] - cols[0], width, self.element(node.output)
-                        )
-                        op = DotTile(tile, given[core], other, 1, width, 0)
-                        self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, y / image.rows)
-                        shared.append(_SharedPart(cols, part, tile))
-                for own, cols, core in chosen.collectors(image.width):
-                    if own == rows:
-                        self.collect(node, (y, cols), shared, core, made)
-        self.bind_cells(node, self.parts_of[node.output], made)
-
-    def passed_around(
-        self, node: Node, name: str, y: int, cores: Sequence[int]
-    ) -> Iterator[tuple[Range, dict[int, Tile]]]:
-        """Yields the cells of a line, with a copy of each on all cores: one passes it on to others, and these to more.
-
-        A line that is cut by channels, or a view, is gathered on each core.
-        """
-        image = self.image(name)
-        if self.is_open(name) or name not in self.parts_of or len(self.grid(name).parts) > 1:
-            whole = (0, image.channels), (0, image.width)
-            yield whole[1], {core: self.view(node, name, y, *whole, core) for core in cores}
-            return
-        for cell in self.grid(name).lines[y][0]:
-            home = self.residency.core_of(cell.tile)
-            others = [core for core in dict.fromkeys(cores) if core != home]
-            order = others if home is None else [home, *others]
-            held = {
-                order[0]: cell.tile if home is not None else self.line_on(node, name, y, 0, cell.cols, order[0]).tile
-            }
-            for k, core in enumerate(order[1:], 1):
-                tile = structs.replace(cell.tile, name=f"{cell.tile.name}.to.{node.output}@{core}")
-                op = Copy(tile, held[order[k - (1 << (k.bit_length() - 1))]], 0, 0, tile.elements)
-                self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, y / image.rows)
-                held[core] = tile
-            yield cell.cols, held
-
-    def collect(
-        self, node: Node, place: tuple[int, Range], shared: "Sequence[_SharedPart]", core: int, made: MadeCells
-    ) -> None:
-        """Emits copies of the channels of a pixel to one core, where they make its cells. `shared`: of its line."""
-        (y, cols), rows = place, self.image(node.output).rows
-        for p, (low, high) in enumerate(self.parts_of[node.output]):
-            tile = Tile(cell_name(node.output, y, p, cols), 1, 1, high - low, self.element(node.output))
-            for part in shared:
-                begin, end = max(low, part.channels[0]), min(high, part.channels[1])
-                if begin < end and part.cols[0] <= cols[0] < part.cols[1]:
-                    first = (cols[0] - part.cols[0]) * part.tile.channels + begin - part.channels[0]
-                    self.emit_token(node, Copy(tile, part.tile, first, begin - low, end - begin), core, y / rows)
-            made.setdefault((y, p), []).append(LineCell(cols, tile))
 
     def product_places(self, node: Node) -> Iterable[tuple[int, Range, int]]:
         """Yields line, pixels and core of each part of a product: as decided, else where the first operand is."""
