@@ -108,7 +108,8 @@ def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
             cores = tuple(own[line * share + k] for line in range(lines) for k, _ in parts)
             rows = tuple((line, line + 1) for line in range(lines))
             products[product.name] = SharedDot(rows, tuple(part for _, part in parts), cores)
-    return replace(decision, flow=replace(decision.flow, products=products), layers=layers)
+    loaders = {name: own for name, own in decision.flow.loaders.items() if name not in graph.residency.state_inputs}
+    return replace(decision, flow=replace(decision.flow, products=products, loaders=loaders), layers=layers)
 
 
 _MOST_TOGETHER = 8

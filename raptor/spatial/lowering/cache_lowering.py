@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec import structs
 
-from raptor.graph.ir import Dot, Node
+from raptor.graph.ir import Dot, Move, Node
 from raptor.mapping.decision import SharedDot
 from raptor.mapping.modes.line_streaming import Range
 from raptor.spatial.compute_op import Compute
@@ -44,7 +44,8 @@ class CacheLowering(TokenLowering):
     def bind_input(self, name: str) -> None:
         """Creates the lines of a model input. A state is cut where another core reads it."""
         LineLowering.bind_input(self, name)
-        if name in self.graph.residency.state_inputs and name in self.grids:
+        kept = name in self.graph.residency.state_inputs and name not in self.flow.loaders
+        if kept and name in self.grids:
             self.bind_grid(name, "", cut_state(self.graph, name, self.flow, self.grids[name]))
 
     def lower(self, node: Node) -> None:
@@ -103,26 +104,44 @@ class CacheLowering(TokenLowering):
     ) -> Iterator[tuple[Range, dict[int, Tile]]]:
         """Yields the cells of a line, with a copy of each on all cores: one passes it on to others, and these to more.
 
-        A line that is cut by channels, or a view, is gathered on each core.
+        A line that is cut by channels, or a view of several lines, is gathered on the first core. A view of one line is
+        a part of it, which each core takes.
         """
         image = self.image(name)
+        if self.is_open(name) and self.views_one_line(name, y):
+            every = (0, image.channels), (0, image.width)
+            yield every[1], {core: self.view(node, name, y, *every, core) for core in cores}
+            return
         if self.is_open(name) or name not in self.parts_of or len(self.grid(name).parts) > 1:
             whole = (0, image.channels), (0, image.width)
-            yield whole[1], {core: self.view(node, name, y, *whole, core) for core in cores}
-            return
-        for cell in self.grid(name).lines[y][0]:
+            cells: Sequence[LineCell] = (LineCell(whole[1], self.view(node, name, y, *whole, cores[0])),)
+        else:
+            cells = self.grid(name).lines[y][0]
+        for cell in cells:
             home = self.residency.core_of(cell.tile)
-            others = [core for core in dict.fromkeys(cores) if core != home]
-            order = others if home is None else [home, *others]
-            held = {
-                order[0]: cell.tile if home is not None else self.line_on(node, name, y, 0, cell.cols, order[0]).tile
-            }
+            if home is None:
+                home, cell = cores[0], self.line_on(node, name, y, 0, cell.cols, cores[0])
+            order = [home, *(core for core in dict.fromkeys(cores) if core != home)]
+            held = {home: cell.tile}
             for k, core in enumerate(order[1:], 1):
                 tile = structs.replace(cell.tile, name=f"{cell.tile.name}.to.{node.output}@{core}")
                 op = Copy(tile, held[order[k - (1 << (k.bit_length() - 1))]], 0, 0, tile.elements)
                 self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, y / image.rows)
                 held[core] = tile
             yield cell.cols, held
+
+    def views_one_line(self, name: str, y: int) -> bool:
+        """True if a line of a view is made of one line of one tensor."""
+        node, image, first = self.views[name], self.image(name), 0
+        assert isinstance(node.operator, Move), "views are moves"
+        read = node.operator.sources.reshape(image.rows, -1)[y]
+        for operand in node.inputs:
+            given = self.image(operand)
+            own = (read >= first) & (read < first + given.elements)
+            if own.any():
+                return bool(own.all()) and len(np.unique((read - first) // (given.width * given.channels))) == 1
+            first += given.elements
+        return False
 
     def collect(
         self, node: Node, place: tuple[int, Range], shared: "Sequence[_SharedPart]", core: int, made: MadeCells
