@@ -130,7 +130,8 @@ def _is_view(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], multi
     if not isinstance(node.operator, Move):
         return False
     if all(graph.tensors[name].image.pixels == 1 for name in node.inputs):
-        return node.output in parts and is_token_layout(graph.tensors[node.output].image)
+        queries = bool(graph.residency.states) and node.output in multiplied
+        return queries or (node.output in parts and is_token_layout(graph.tensors[node.output].image))
     if node.output in parts and node.output not in multiplied and takes_short_runs(graph, node):
         return False
     tokens = any(is_token_layout(graph.tensors[name].image) for name in (*node.inputs, node.output))

@@ -200,16 +200,13 @@ def _find_attentions(graph: Graph, arch: Target) -> list[_Attention]:
     behind: dict[str, int] = {}
     for node in graph.nodes:
         before = max((behind[name] for name in node.inputs if name in behind), default=-1)
-        if (
-            isinstance(node.operator, Dot)
-            and node.inputs[1] in states
-            and can_stream_product(graph, node, parts, views)
-        ):
-            product = _CacheProduct.from_node(graph, node, node.operator, states[node.inputs[1]])
-            if before < 0 or len(found[before]) > 1 or found[before][0].lines != product.lines:
+        operator, state = node.operator, states.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        if isinstance(operator, Dot) and state and can_stream_product(graph, node, parts, views):
+            product = _CacheProduct.from_node(graph, node, operator, state)
+            if before < 0 or found[before][0].lines != product.lines:
                 before = len(found)
                 found.append([])
             found[before].append(product)
-        if before >= 0:
+        if before >= 0 and not isinstance(operator, Filter):
             behind[node.output] = before
     return found
