@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from raptor.integrations import onnx_backend, onnxruntime_session
     from raptor.integrations import torch as torch
     from raptor.integrations.decoder_session import Session
+    from raptor.tools.harden.harden_model import HardenedModel, harden
     from raptor.tools.quantise import Quantisation, quantize
     from raptor.tools.quantise.precision_search import search_policy
+    from raptor.tools.train.train_model import TrainedModel, train
     from raptor.tools.trim.trim_output import TrimmedProgram, trim
 
     backend, session = onnx_backend, onnxruntime_session
@@ -47,30 +49,38 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CapacityError",
+    "HardenedModel",
     "InternalError",
     "Program",
     "Quantisation",
     "RaptorError",
     "Session",
+    "TrainedModel",
     "TrimmedProgram",
     "UnsupportedError",
     "UserError",
     "__version__",
     "compile",
+    "harden",
     "inspect",
     "load",
     "quantize",
     "search_policy",
     "simulate",
+    "train",
     "trim",
 ]
 
 _HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.api") | {
     "Session": "raptor.integrations.decoder_session",
     "inspect": "raptor.compiler.analysis.inspection",
+    "HardenedModel": "raptor.tools.harden.harden_model",
+    "harden": "raptor.tools.harden.harden_model",
     "Quantisation": "raptor.tools.quantise",
     "quantize": "raptor.tools.quantise",
     "search_policy": "raptor.tools.quantise.precision_search",
+    "TrainedModel": "raptor.tools.train.train_model",
+    "train": "raptor.tools.train.train_model",
     "TrimmedProgram": "raptor.tools.trim.trim_output",
     "trim": "raptor.tools.trim.trim_output",
 }

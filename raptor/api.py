@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy.typing as npt
 
-from raptor.codegen.pimsim.stream_files import pimsim_files
 from raptor.common.errors import UserError
 from raptor.common.options import arguments
 from raptor.common.options.option_values import STREAM_FORMAT, WEIGHT_FORMAT, StreamFormat, WeightFormat
@@ -20,6 +19,7 @@ from raptor.compiler.pass_driver import Driver, parse_driver, parse_passes
 from raptor.options import CompileKeywords, CompileOptions, read_options
 from raptor.output import writer
 from raptor.output.compile_report import CompileReport, read_any_report
+from raptor.output.machine_files import SimulatedFiles
 from raptor.output.writer import HostedArtifacts, ProgramArtifacts
 
 if TYPE_CHECKING:
@@ -79,17 +79,9 @@ class Program:
             return ()  # what `check` knows is about pimsim-nn; the back end has verified its code
         if self.artifacts is None or isinstance(self.artifacts, HostedArtifacts):
             return checks.check(self._directory())
-        parts, streams = self.artifacts, pimsim_files(self.artifacts)
-        cores = range(streams.config.core_cnt)
-        return checks.check_output(
-            [streams.records_of(core) for core in cores],
-            streams.config,
-            parts.arch,
-            parts.memory,
-            [streams.weights[core].shapes if core in streams.weights else () for core in cores],
-            extended=parts.options.get("isa") == "extended",
-            resident=streams.resident,
-        )
+        parts = self.artifacts
+        assert isinstance(parts.machine, SimulatedFiles), "files of instruction streams"
+        return parts.machine.find_problems(parts.memory, extended=parts.options.get("isa") == "extended")
 
     @property
     def _has_streams(self) -> bool:

@@ -8,7 +8,8 @@ import typer
 from validator.options import CrossbarKind
 
 
-def _devices() -> list[str]:
+def list_devices() -> list[str]:
+    """Returns the names of the device files that come with RAPTOR, for completion in a shell."""
     from raptor.target.device_file import device_presets
 
     return list(device_presets())
@@ -26,7 +27,7 @@ Crossbar = Annotated[
 Cells = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE|PRESET", help="Device file of the crossbars.", show_default="ideal", autocompletion=_devices
+        metavar="FILE|PRESET", help="Device file of the crossbars.", show_default="ideal", autocompletion=list_devices
     ),
 ]
 CrossbarSettings = Annotated[

@@ -202,6 +202,42 @@ def attention_of_a_signal(b: BlockBuilder, length: int, channels: int) -> str:
     return b.op("Add", x, layer(b, b.op("MatMul", v, scores), channels, channels, 1))
 
 
+# Computed tensors behind a move ---------------------------------------------------------------------------------------
+
+
+def one_hot(b: BlockBuilder, length: int, kinds: int, width: int) -> str:
+    """Numbers, each as a row of zeros with a one, through a layer, then as a signal."""
+    x, numbers = b.op("Unsqueeze", b.input("x", 1, length), b.ints(2)), np.arange(kinds, dtype=np.float32)
+    x = b.op("Cast", b.op("Equal", x, b.const(numbers.reshape(1, 1, -1))), to=TensorProto.FLOAT)
+    x = b.op("Transpose", b.op("Relu", dense(b, x, kinds, width)), perm=[0, 2, 1])
+    return layers(b, x, (width, 2 * width), 5)
+
+
+def group_moments(b: BlockBuilder, length: int, groups: int, width: int) -> str:
+    """A sequence, normalised over time in groups of channels, then as an image of one column for a layer."""
+    x = b.op("Relu", dense(b, b.input("x", 1, groups * length, width), width, width))
+    x = b.op("Reshape", x, b.ints(1, length, groups, width))
+    away = b.op("Sub", x, b.op("ReduceMean", x, axes=[1]))
+    variance = b.op("ReduceMean", b.op("Mul", away, away), axes=[1])
+    x = b.op("Mul", away, b.op("Reciprocal", b.op("Sqrt", b.op("Add", variance, b.floats(0.001)))))
+    x = b.op("Mul", b.op("Reshape", x, b.ints(1, length, 1, groups * width)), b.weights(groups * width))
+    return layers(b, b.op("Transpose", x, perm=[0, 3, 1, 2]), (groups * width, width), 5, 1)
+
+
+def harmonics(b: BlockBuilder, frames: int, bins: int, shifts: Sequence[int]) -> str:
+    """A logarithmic spectrum of a signal between 0 and 1, shifted by the distances of harmonics to be the channels."""
+    x = layers(b, b.input("x", 1, 4, frames), (4, bins), 9)
+    x = b.op("Transpose", x, perm=[0, 2, 1])
+    x = b.op("Log", b.op("Add", x, b.floats(1)))
+    low, high = (b.op(reduce, x, axes=[1, 2]) for reduce in ("ReduceMin", "ReduceMax"))
+    x = b.op("Div", b.op("Sub", x, low), b.op("Add", b.op("Sub", high, low), b.floats(0.001)))
+    x = b.op("Unsqueeze", x, b.ints(3))
+    x = b.op("Pad", x, b.ints(0, 0, 0, 0, 0, 0, max(shifts), 0))
+    shifted = [cut(b, x, shift, shift + bins, 2) for shift in shifts]
+    x = b.op("Transpose", b.op("Concat", *shifted, axis=3), perm=[0, 3, 1, 2])
+    return layers(b, x, (len(shifts), 16), 3, 3)
+
+
 # Vectors --------------------------------------------------------------------------------------------------------------
 
 
@@ -433,6 +469,11 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "attention_image": partial(attention_of_an_image, side=20, channels=64),
         "attention_small_image": partial(attention_of_an_image, side=8, channels=128),
         "attention_signal": partial(attention_of_a_signal, length=192, channels=32),
+    },
+    "computed, then moved": {
+        "one_hot": partial(one_hot, length=1024, kinds=200, width=32),
+        "group_moments": partial(group_moments, length=256, groups=4, width=32),
+        "harmonics": partial(harmonics, frames=96, bins=160, shifts=(0, 12, 19, 24, 28, 31, 34, 36)),
     },
     "vectors": {
         "vector_chain": lambda b: vector_chain(b, 1, 16384),

@@ -1,16 +1,21 @@
 """The seam between compiler and machines: what a back end gets, and what it must do (docs/developers/backends.md).
 
-A back end gets a `PimProgram` with addresses, whose forms and columns are stable within `PIM_VERSION`.
+A back end gets a `PimProgram` with addresses, whose forms and columns are stable within `PIM_VERSION`. Every machine is
+a `MachineBackend`. `CostModel` and `InstructionSet` are what only some machines have; options that need it are refused
+for others.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.common.machine_backends import load_backend
 from raptor.common.option_spelling import spell_option
+from raptor.common.options.option_values import Objective
+from raptor.graph.ir import Graph, Operator
+from raptor.mapping.search_trial import ProgramCost
 from raptor.options import CompileOptions, OutputOptions
 from raptor.output.machine_files import CodeFacts, MachineFiles
 from raptor.pim import GlobalMemory, PimProgram
@@ -87,6 +92,43 @@ class MachineBackend(Protocol[Code]):
         ...
 
 
+@runtime_checkable
+class CostModel(Protocol):
+    """A machine that knows what a program costs in its own terms; searches compare candidates by it."""
+
+    def cost(self, objective: Objective, program: PimProgram, code: Any, target: Target) -> ProgramCost:
+        """Returns the cost of a program, whose code may be unverified; called in a thread beside the compiler.
+
+        For the objective `latency`, one sample runs alone, else many follow one another.
+        """
+        ...
+
+
+@runtime_checkable
+class InstructionSet(Protocol):
+    """A machine whose code is instruction streams of cores, with a base set of instructions and extensions."""
+
+    def find_extension(self, operator: Operator) -> str | None:
+        """Returns the instruction outside of the base set that an operator needs; None if it needs none."""
+        ...
+
+    def verify_forms(self, program: PimProgram, target: Target) -> None:
+        """Raises `PimError` unless every step of a program accesses only its own buffers and matrices."""
+        ...
+
+    def operator_flow(self, graph: Graph, program: PimProgram, code: Any, target: Target) -> Iterator[str]:
+        """Yields the lines of a program in the words of its chip's interface (`--emit-ops`)."""
+        ...
+
+
+_NO_COST = CostModel, "which has no model of time and energy"
+_NO_SET = InstructionSet, "which has no instruction set"
+_NEEDED: Mapping[str, tuple[type[Any], str]] = {"optimize": _NO_COST} | dict.fromkeys(
+    ("base_isa", "emit_ops", "rounds"), _NO_SET
+)
+"""What options need of a machine, and the reason to refuse them for one that lacks it."""
+
+
 def find_backend(name: str) -> MachineBackend[Any]:
     """Returns a back end by name. Raises `UserError` if there is none, or if it is for another version of PimIR."""
     found: MachineBackend[Any] = load_backend(name)
@@ -108,9 +150,11 @@ def check_supported(backend: MachineBackend[Any], program: PimProgram, target: T
 def refuse_options(backend: MachineBackend[Any], options: CompileOptions | OutputOptions) -> None:
     """Raises `UserError` for an option in use that has no effect on the machine."""
     for keyword, value in _changed(options).items():
-        if keyword in backend.refused:
+        needed, reason = _NEEDED.get(keyword, (object, ""))
+        reason = backend.refused.get(keyword, "" if isinstance(backend, needed) else reason)
+        if reason:
             machine, shown = spell_option("backend", backend.name), () if isinstance(value, Mapping) else (value,)
-            raise UserError(f"{spell_option(keyword, *shown)}: not with {machine}, {backend.refused[keyword]}")
+            raise UserError(f"{spell_option(keyword, *shown)}: not with {machine}, {reason}")
 
 
 def _changed(record: Any) -> dict[str, object]:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raptor import frontend, pim
-from raptor.codegen.machine_backend import MachineBackend, ProgramParts, find_backend, refuse_options
-from raptor.codegen.pimsim import VECTOR_OPCODE, InstructionStreams, operator_flow
+from raptor.codegen.machine_backend import InstructionSet, MachineBackend, ProgramParts, find_backend, refuse_options
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.common.files import file_access
 from raptor.common.option_spelling import spell_option
@@ -19,16 +18,7 @@ from raptor.compiler.pass_driver import Driver, PassResults
 from raptor.frontend import LoadedModel
 from raptor.frontend.loading import GrowingModel
 from raptor.frontend.state_pairs import find_states
-from raptor.graph.ir import (
-    EXTENDED_FUNCTIONS,
-    Filter,
-    Graph,
-    Lookup,
-    Map,
-    Node,
-    Operator,
-    Softmax,
-)
+from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.residency import Residency
 from raptor.mapping.decide import StoredDecision
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, changed_knobs, parse_knobs
@@ -80,7 +70,7 @@ class CompileRequest:
     @property
     def refusal_function(self) -> Callable[[Node], str | None]:
         """Function from a node to the reason why the chip may not compute it; None if it may."""
-        return extension_fault if self.options.numbers.base_isa else accept_all
+        return find_refusal(self.options.numbers, self.backend)
 
     def with_options(self, **parts: Any) -> "CompileRequest":
         """Returns the request with other option records; the manifest entries stay the same."""
@@ -156,7 +146,8 @@ def choose_source(graph: Graph, request: CompileRequest, driver: Driver) -> Deci
     arch, options = request.arch, request.options.mapping
     if options.objective is not None:
         in_two = driver.beside is not None
-        best = driver.timed("search", search_mapping, graph, arch, options.objective, options.effort, in_two=in_two)
+        wanted = request.backend, options.objective, options.effort
+        best = driver.timed("search", search_mapping, graph, arch, *wanted, in_two=in_two)
         return DecisionSource(StoredDecision(best.decision, trials=best.trials), known=best.known)
     if request.knobs != DEFAULT_KNOBS:
         return DecisionSource(rows_strategy(request.knobs).at_pace(None), aim=BALANCED_OBJECTIVE)
@@ -201,7 +192,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     """Runs every pass after `load`. Returns the contents of the output directory."""
     arch, options = request.arch, request.options
     if options.numbers.base_isa:
-        _refuse_extensions(model.graph)
+        _refuse_nodes(model.graph, request.refusal_function)
     _check_numbers(model.graph, arch, options.numbers)
     graph = set_residency(model.graph, options.residency, model.decoder)
     graph = pipeline.prepare_graph(graph, arch, request.requantising, driver=driver)
@@ -224,8 +215,8 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         file_access.write_atomic(spell_option("emit_mapping"), options.mapping.emit_mapping, mapping.to_json())
     tiles, memory = lowered.partition.graph, lowered.memory
     if options.mapping.emit_ops is not None:
-        assert isinstance(code, InstructionStreams), "refused for other machines"
-        flow = operator_flow(mapped.graph, program, code, arch)
+        assert isinstance(request.backend, InstructionSet), "refused for other machines"
+        flow = request.backend.operator_flow(mapped.graph, program, code, arch)
         file_access.write_atomic(
             spell_option("emit_ops"), options.mapping.emit_ops, "".join(f"{line}\n" for line in flow).encode()
         )
@@ -238,8 +229,6 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         *_trim_notes(graph, options.numbers),
         *pim.memory_warnings(program, arch),
     )
-    if request.backend.name != files.PIMSIM and options.mapping.objective is not None:
-        warnings += (f"the search compared mappings by the instruction streams of {files.PIMSIM}",)
     if driver.passes:
         warnings += tuple(f"{user.label} has changed the result of {name}" for name, user in driver.passes.items())
     parts = ProgramParts(program, tiles, memory, arch, options.numbers.trimmable)
@@ -323,29 +312,25 @@ def _verify_model(model: LoadedModel) -> None:
     model.graph.verify()
 
 
-def accept_all(_: Node) -> None:
-    """Accepts every operator: returns None, no fault."""
+def find_refusal(options: NumberOptions, backend: MachineBackend[Any]) -> Callable[[Node], str | None]:
+    """Returns a function from a node to the reason why the chip may not compute it, such as `base_isa`; None if it may.
+
+    `backend`: the machine, an `InstructionSet` if `base_isa` is given.
+    """
+    if not options.base_isa:
+        return lambda _: None
+    assert isinstance(backend, InstructionSet), "others refuse the option"
+    extension_of = backend.find_extension
+
+    def refuse(node: Node) -> str | None:
+        found = extension_of(node.operator)
+        return found and f"needs the extended instruction {found}, which {spell_option('base_isa', True)} excludes"
+
+    return refuse
 
 
-def _refuse_extensions(graph: Graph) -> None:
-    """Raises `UnsupportedError` with all nodes that need an instruction outside the base set."""
-    nodes = {n.name: (n.op_type, reason) for n in graph.nodes if (reason := extension_fault(n))}
+def _refuse_nodes(graph: Graph, refusal: Callable[[Node], str | None]) -> None:
+    """Raises `UnsupportedError` with all nodes that the chip may not compute."""
+    nodes = {n.name: (n.op_type, reason) for n in graph.nodes if (reason := refusal(n))}
     if nodes:
         raise UnsupportedError([UnsupportedNode(name, *found) for name, found in nodes.items()])
-
-
-def extension_fault(node: Node) -> str | None:
-    """Returns a sentence about the extended instruction that a node needs; None if it needs none."""
-    found = _extension(node.operator)
-    return found and f"needs the extended instruction {found}, which {spell_option('base_isa', True)} excludes"
-
-
-def _extension(operator: Operator) -> str | None:
-    """Returns the extended instruction that an operator needs; None if it needs none."""
-    if isinstance(operator, Softmax):
-        return "vsoftmax"
-    if isinstance(operator, Lookup):
-        return "vlut"
-    if isinstance(operator, Map) and operator.function in EXTENDED_FUNCTIONS:
-        return VECTOR_OPCODE[operator.function]
-    return None

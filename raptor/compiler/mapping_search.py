@@ -1,9 +1,9 @@
-"""Searches for a good mapping: compiles candidates and runs them in the built-in simulator
-(docs/explanation/simulation.md).
+"""Searches for a good mapping: compiles candidates and compares what they cost
+on their machine (`CostModel`); for pimsim-nn, the built-in simulator says that (docs/explanation/simulation.md).
 
 The search is deterministic: candidates are a fixed list, and the first `effort` of them are tried in order. A candidate
 that does not fit the chip is recorded and skipped. The second candidate is the reference mapping, so with an effort of
-2 or more the simulator never finds the result worse than the reference.
+2 or more the machine never finds the result worse than the reference.
 
 Candidates for a small graph do not depend on the times of the chip (`raptor.mapping.paces`): a faster chip has the same
 ones. In measurements it never had a longer latency with one of them, and rarely a longer interval.
@@ -14,11 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, zip_longest
-from typing import Self
+from typing import Any, Self
 
-from raptor.codegen.pimsim import InstructionStreams
-from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
-from raptor.codegen.pimsim.program_cost import simulate_objective
+from raptor.codegen.machine_backend import CostModel, MachineBackend
 from raptor.common.errors import CapacityError
 from raptor.common.options.option_values import Objective
 from raptor.common.process.forked_task import ForkedTask
@@ -74,10 +72,17 @@ class MappingCandidate:
 
 
 def search_mapping(
-    graph: Graph, arch: Target, objective: Objective, effort: int | None = None, *, in_two: bool = False
+    graph: Graph,
+    arch: Target,
+    backend: MachineBackend[Any],
+    objective: Objective,
+    effort: int | None = None,
+    *,
+    in_two: bool = False,
 ) -> SearchResult:
     """Tries at most `effort` candidates and returns the best; by default `EFFORT`, or all for a small graph.
 
+    `backend`: the machine, which has a `CostModel`.
     `in_two`: a forked copy of the process tries every second one (see `Copy` for when forking is allowed). Raises the
     `CapacityError` of the first trial if none fits the chip.
     """
@@ -85,7 +90,7 @@ def search_mapping(
         chosen = [*islice(pace_candidates(objective), effort)]
     else:
         chosen = [*islice(mapping_candidates(objective), effort or DEFAULT_EFFORT)]
-    tries = partial(_Trials, graph, arch, objective)
+    tries = partial(_Trials, graph, arch, backend, objective)
     if in_two and len(chosen) > 1:
         with ForkedTask(lambda: tries().run(chosen[1::2]).trials) as other:
             own = tries().run(chosen[::2])
@@ -111,17 +116,20 @@ class _Trials:
 
     graph: Graph
     arch: Target
+    backend: MachineBackend[Any]
     objective: Objective
     trials: list[SearchTrial] = field(default_factory=list[SearchTrial])
     known: PassResults | None = None
 
     def run(self, chosen: Sequence[MappingCandidate]) -> Self:
         """Tries candidates; each is compiled while the previous one is simulated."""
+        assert isinstance(self.backend, CostModel), "others refuse the option"
+        cost_of = self.backend.cost
         # NOTE: the simulator runs without Python's lock, so the next candidate is compiled at the same time.
         with ThreadPoolExecutor(1) as pool:
 
-            def simulated(program: PimProgram, streams: InstructionStreams) -> Future[ProgramCost]:
-                return pool.submit(simulate_objective, self.objective, program, streams, self.arch)
+            def simulated(program: PimProgram, code: Any) -> Future[ProgramCost]:
+                return pool.submit(cost_of, self.objective, program, code, self.arch)
 
             before: _RunningTrial | None = None
             for candidate in chosen:
@@ -132,7 +140,7 @@ class _Trials:
         return self
 
     def begin(
-        self, candidate: MappingCandidate, simulated: Callable[[PimProgram, InstructionStreams], Future[ProgramCost]]
+        self, candidate: MappingCandidate, simulated: Callable[[PimProgram, Any], Future[ProgramCost]]
     ) -> "_RunningTrial":
         """Compiles a candidate, without verification, and starts its simulation. The best one is verified later."""
         name, unverified, known = candidate.name, Driver(verified=False), PassResults()
@@ -142,8 +150,8 @@ class _Trials:
             lowered = run_lowering(completed.mapped, self.arch, driver=unverified, known=completed.known, kept=known)
         except CapacityError as e:
             return _RunningTrial(SearchTrial(name, self.objective, fault=e))
-        streams = generate_code(lowered, PIMSIM_BACKEND, driver=unverified, known=completed.known, kept=known)
-        cost = simulated(lowered.program, streams)
+        code = generate_code(lowered, self.backend, driver=unverified, known=completed.known, kept=known)
+        cost = simulated(lowered.program, code)
         return _RunningTrial(SearchTrial(name, self.objective, completed.mapped.decision), cost, known)
 
     def end(self, begun: "_RunningTrial | None") -> None:

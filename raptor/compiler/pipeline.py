@@ -1,4 +1,4 @@
-"""The pipeline: passes from the imported graph to instruction streams.
+"""The pipeline: passes from the imported graph to the code of a machine.
 
 A pass is a plain function from values to a value, and is named after its function. Each call here says what a pass
 gets, and which verifier checks its result; `PASSES` lists the names.
@@ -8,12 +8,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from raptor import pim, spatial
-from raptor.codegen.machine_backend import MachineBackend, check_supported
-from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
-from raptor.codegen.pimsim.verify_forms import verify_forms
+from raptor.codegen.machine_backend import InstructionSet, MachineBackend, check_supported, find_backend
 from raptor.common.errors import UserError
 from raptor.compiler.pass_driver import Driver, PassResults, returning
 from raptor.graph.ir import Graph
@@ -32,6 +30,7 @@ from raptor.mapping.refinement import RefinementError
 from raptor.mapping.row_mapping import NothingStreamsError
 from raptor.mapping.scheduling.order_selection import STORED_ORDER, OrderObjective
 from raptor.mapping.strategies import Strategy
+from raptor.output.files import PIMSIM
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.spatial import DecisionProgress, Partition, Schedule
 from raptor.target.arch import Target
@@ -76,7 +75,14 @@ PASSES: tuple[Callable[..., object], ...] = (
     *(choose_fusion, fuse_horizontally, compose_gathers, map),
     *(spatial.refine, spatial.choose_placement, spatial.choose_order),
     *(spatial.partition, spatial.place_cores, spatial.schedule),
-    *(pim.map_global_memory, pim.lower, pim.keep_constants, pim.reuse_operands, pim.allocate, PIMSIM_BACKEND.generate),
+    *(
+        pim.map_global_memory,
+        pim.lower,
+        pim.keep_constants,
+        pim.reuse_operands,
+        pim.allocate,
+        MachineBackend[Any].generate,
+    ),
 )
 """All passes after the import, in the order in which a compilation runs them. The last is the one of the machine."""
 
@@ -306,4 +312,6 @@ def _verify_pim(program: PimProgram, *, memory: GlobalMemory, arch: Target, is_c
     pim.verify_pim(program, arch)
     if is_changed:
         pim.verify_global_addresses(program, memory, arch)
-        verify_forms(program, arch)
+        reference = find_backend(PIMSIM)  # its instructions say what an operation accesses, also for other machines
+        assert isinstance(reference, InstructionSet), "pimsim-nn has instructions"
+        reference.verify_forms(program, arch)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from raptor.api import Program
 from raptor.common.errors import UserError
+from raptor.common.optional_packages import require_packages
 from raptor.common.package_clashes import require_own_packages
 from raptor.integrations.onnxruntime_session import InferenceSession
 
@@ -44,15 +45,6 @@ class FrameworkComparison:
 
 def _shown(step: str, found: "TensorComparison") -> str:
     return f"{step} {'ok' if found.passed else 'differs'} ({found.max_relative:.1e})"
-
-
-@contextmanager
-def require_packages(what: str, *packages: str) -> Generator[None]:
-    """Converts a missing package in the block to a `UserError` with the `pip install` command. `what`: needs it."""
-    try:
-        yield
-    except ModuleNotFoundError as e:
-        raise UserError(f"{what} needs {e.name}, which is not installed: pip install {' '.join(packages)}") from e
 
 
 @contextmanager

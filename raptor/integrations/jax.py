@@ -14,11 +14,11 @@ import numpy as np
 
 from raptor import api
 from raptor.api import Program
+from raptor.common.optional_packages import require_packages
 from raptor.common.options import arguments
 from raptor.integrations.framework_export import (
     FrameworkComparison,
     flatten_arrays,
-    require_packages,
     wrap_export_errors,
 )
 from raptor.integrations.framework_export import compare_export as compare_exported

@@ -6,22 +6,23 @@ program = raptor.torch.compile(module, (image,), xbar=128, cores=200)
 print(raptor.torch.compare(module, (image,), program))
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 import numpy as np
 
 from raptor import api
 from raptor.api import Program
 from raptor.common.errors import UserError
+from raptor.common.optional_packages import require_packages
 from raptor.common.options import arguments
 from raptor.integrations.framework_export import (
     Array,
     FrameworkComparison,
     flatten_arrays,
-    require_packages,
     wrap_export_errors,
 )
 from raptor.integrations.framework_export import compare_export as compare_exported
@@ -100,6 +101,60 @@ def evaluation_mode(module: Any) -> Generator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+def harden(
+    module: Any,
+    cells: str | Path,
+    *,
+    noise: float | Literal["device"] = "device",
+    weights: int = 8,
+    clip: float | None = 2.5,
+    seed: int = 0,
+    settings: Mapping[str, object] | None = None,
+) -> Any:
+    """Puts errors of cells on the weights of a module's layers, for a training loop of the user. Returns the module.
+
+    In training mode, each forward pass of a Conv1d, Conv2d, Conv3d or Linear layer has weights with errors drawn anew,
+    and clips the weights themselves to `clip` standard deviations. In evaluation mode, and so in `export`, the weights
+    are as they are. Depthwise layers have no errors, as vector units compute them. `cells`: device file or preset, with
+    the `settings` of `raptor accuracy --with`. `noise`: `device`, or a standard deviation as a share of the largest
+    weight of each channel. `weights`: bits of a weight. PyTorch can remove parametrizations again.
+
+    Raises `UserError` without PyTorch, for invalid arguments, and for a module without such layers.
+    """
+    with require_packages("raptor.torch.harden", "'raptor-crossbar[train]'"):
+        torch: Any = import_module("torch")
+    if not isinstance(module, torch.nn.Module):
+        raise arguments.argument_error("module", module, "a torch.nn.Module")
+    from raptor.tools.harden.harden_model import parse_weight_bits, read_device
+    from raptor.tools.train.weight_noise import CodeNoise, WeightNoise
+    from validator.crossbar.weight_errors import tabulate_code_errors
+
+    bits, (setup, _) = parse_weight_bits(weights), read_device(cells, settings)
+    if noise == "device":
+        errors = CodeNoise.from_errors(tabulate_code_errors(bits, setup))
+    else:
+        errors = CodeNoise.uniform(bits, arguments.parse_finite("noise", noise, 0))
+    most = None if clip is None else arguments.parse_finite("clip", clip, 0)
+    nn, parametrize = torch.nn, import_module("torch.nn.utils.parametrize")
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+    layers = [m for m in module.modules() if isinstance(m, kinds) and not _is_depthwise(m)]
+    if not layers:
+        raise UserError("the module has no Conv1d, Conv2d, Conv3d or Linear layer that crossbars compute")
+    generator = torch.Generator().manual_seed(arguments.parse_integer("seed", seed, 0))
+    for layer in layers:
+        if parametrize.is_parametrized(layer, "weight"):
+            raise UserError(f"{layer}: its weight has a parametrization already; harden a module once")
+        added = WeightNoise(errors, axis=0, clip=most, quantised=False, generator=generator)
+        added.train(layer.training)
+        # PyTorch evaluates a parametrization when it is registered, and a draw would change the seed's sequence.
+        parametrize.register_parametrization(layer, "weight", added, unsafe=True)
+    return module
+
+
+def _is_depthwise(layer: Any) -> bool:
+    return getattr(layer, "groups", 1) > 1 and layer.weight.shape[1] == 1
 
 
 def _tuple(example_inputs: object) -> tuple[Any, ...]:

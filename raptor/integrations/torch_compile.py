@@ -16,8 +16,8 @@ import numpy as np
 
 from raptor.api import Program
 from raptor.common.errors import UserError
+from raptor.common.optional_packages import require_packages
 from raptor.integrations import torch as torch_export
-from raptor.integrations.framework_export import require_packages
 from raptor.integrations.onnxruntime_session import InferenceSession
 from raptor.options import CompileKeywords, CompileOptions, read_options
 

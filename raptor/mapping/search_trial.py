@@ -7,6 +7,9 @@ from raptor.common.errors import CapacityError
 from raptor.common.options.option_values import Objective
 from raptor.mapping.decision import Decision
 
+STEADY_SAMPLES = 4
+"""Samples that each core begins in a simulation of the steady state, which gives throughput and energy."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProgramCost:

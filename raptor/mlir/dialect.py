@@ -3,8 +3,9 @@
 Names are those of the thesis (listings 4.1 to 4.3) where it has the operation.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -16,23 +17,32 @@ from raptor.pim.operations import Load, LoadRows, Receive, Repeat, Send, Store
 from raptor.spatial.ir import Copy, TakeRows
 from raptor.spatial.operations import OneResult, Operation, Pool, Vector
 
-Kind: TypeAlias = Literal["i64", "f64", "string", "symbol", "i64s", "dictionary", "types", "list", "type", "resource"]
-"""Kind of an attribute: an integer, a float, a string, a reference, `array<i64>`, a dictionary, an array of types,
-an array, a type, or a `dense_resource`."""
 
-_PYTHON: Mapping[Kind, type] = {
-    "i64": int,
-    "f64": float,
-    "string": str,
-    "symbol": SymbolRef,
-    "i64s": np.ndarray,
-    "dictionary": dict,
-    "types": list,
-    "list": list,
-    "type": MlirType,
-    "resource": ResourceHandle,
+@dataclass(frozen=True, slots=True)
+class AttributeKind:
+    """A kind of attributes: its class in `raptor.common.mlir.syntax`, its constraint in TableGen, its class in xDSL.
+
+    xdsl: `Attribute` for any.
+    """
+
+    python: type
+    tablegen: str
+    xdsl: str
+
+
+KINDS: Mapping[str, AttributeKind] = {
+    "i64": AttributeKind(int, "I64Attr", "IntegerAttr"),
+    "f64": AttributeKind(float, "F64Attr", "FloatAttr"),
+    "string": AttributeKind(str, "StrAttr", "StringAttr"),
+    "symbol": AttributeKind(SymbolRef, "FlatSymbolRefAttr", "SymbolRefAttr"),
+    "i64s": AttributeKind(np.ndarray, "DenseI64ArrayAttr", "DenseArrayBase"),
+    "dictionary": AttributeKind(dict, "DictionaryAttr", "DictionaryAttr"),
+    "types": AttributeKind(list, "TypeArrayAttr", "ArrayAttr"),
+    "list": AttributeKind(list, "ArrayAttr", "ArrayAttr"),
+    "type": AttributeKind(MlirType, "TypeAttr", "Attribute"),
+    "resource": AttributeKind(ResourceHandle, "ElementsAttr", "DenseResourceAttr"),
 }
-
+"""Kinds of attributes by name: `i64s` is `array<i64>`, `types` an array of types, `list` any array."""
 
 Count: TypeAlias = Literal["none", "one", "any"]
 
@@ -41,7 +51,7 @@ Count: TypeAlias = Literal["none", "one", "any"]
 class AttributeSpec:
     """An attribute of an operation: its kind, what it says, and whether it may be left out."""
 
-    kind: Kind
+    kind: str
     meaning: str
     optional: bool = False
 
@@ -50,7 +60,7 @@ class AttributeSpec:
 class OpSpec:
     """An operation of a dialect.
 
-    operands, results: how many it has, `none`, `one` or `any` number. values: what they are, memrefs or tensors.
+    operands, results: how many it has, `none`, `one` or `any` number.
     symbol: True if `sym_name` is a symbol of the module. region: True for one region. terminator: ends a region.
     parent: the operation in whose region it stands.
     """
@@ -63,8 +73,12 @@ class OpSpec:
     symbol: bool = False
     region: bool = False
     terminator: bool = False
-    parent: str = "pim.core"
-    values: Literal["memref", "tensor"] = "memref"
+    parent: str = "builtin.module"
+
+    @property
+    def values(self) -> Literal["memref", "tensor"]:
+        """Type of its operands and results."""
+        return "memref" if self.name.startswith("pim.") else "tensor"
 
     @staticmethod
     def accepts(count: Count, number: int) -> bool:
@@ -92,7 +106,7 @@ class OpSpec:
             spec = self.attributes.get(name)
             if spec is None:
                 return f"{self.name} has no attribute {name}"
-            if not isinstance(value, _PYTHON[spec.kind]) or isinstance(value, bool):
+            if not isinstance(value, KINDS[spec.kind].python) or isinstance(value, bool):
                 return f"{self.name}: {name} is no {spec.kind}"
             if spec.kind == "i64s" and value.dtype != np.int64:
                 return f"{self.name}: {name} is no array of integers"
@@ -131,188 +145,84 @@ def step_classes() -> Mapping[str, tuple[type[Operation[Any]], str | None]]:
     return found
 
 
-_SPAN = AttributeSpec("i64s", "first element and number of elements of a part of the buffer", optional=True)
-_CHANNEL = {
-    "channel": AttributeSpec("i64", "number of the channel, in the order in which all cores meet theirs"),
-    "core": AttributeSpec("i64", "the other core"),
-    "span": _SPAN,
-}
-_USE = {
-    "form": AttributeSpec("symbol", "the form: parameters, and shapes of the operands"),
-    "shift": AttributeSpec("i64", "number that is added to the matrices of the form", optional=True),
-}
-_NAME = AttributeSpec("string", "symbol")
-
-
-def _form(dialect: str, slots: str, more: Mapping[str, AttributeSpec]) -> OpSpec:
-    """Returns the operation that defines a form in a dialect. slots: what its slots are."""
-    attributes = {
-        "sym_name": _NAME,
-        "kind": AttributeSpec("string", "the operation, such as apply_line"),
-        "parameters": AttributeSpec("dictionary", "fields of the operation; a value is the number of its slot"),
-        "slots": AttributeSpec("types", slots),
-    }
-    meaning = "parameters that many operations share: an operation on slots, which have shapes"
-    return OpSpec(f"{dialect}.form", meaning, {**attributes, **more}, symbol=True, parent="builtin.module")
-
-
-_PIM = (
-    OpSpec(
-        "pim.tensor",
-        "a tensor of the ONNX model, which probes observe; its location is the ONNX node that makes it",
-        {
-            "sym_name": _NAME,
-            "name": AttributeSpec("string", "name in the model"),
-            "image": AttributeSpec("dictionary", "shape, and axis of the channels"),
-            "parts": AttributeSpec("dictionary", "[parts, 6]: range of channels, of rows, and of columns or -1, -1"),
-            "element": AttributeSpec("type", "type of an element on the chip"),
-            "coding": AttributeSpec("dictionary", "how elements stand for values of the model", optional=True),
-        },
-        symbol=True,
-        parent="builtin.module",
-    ),
-    _form(
-        "pim",
-        "memref of rows x width x channels of each operand, result, scratch",
-        {"weight_bits": AttributeSpec("i64", "bits of a weight; 0: those of the target", optional=True)},
-    ),
-    OpSpec(
-        "pim.core",
-        "the program of a core",
-        {
-            "coreId": AttributeSpec("i64", "number of the core"),
-            "localBytes": AttributeSpec("i64", "bytes of local memory in use, after allocate", optional=True),
-        },
-        region=True,
-        parent="builtin.module",
-    ),
-    OpSpec(
-        "pim.group",
-        "an array group of the core: crossbars that hold one matrix; numbered in their order",
-        {
-            "layer": AttributeSpec("string", "key of the layer in the decision"),
-            "matrix": AttributeSpec("dictionary", "the part of the layer's weights"),
-            "weight_bits": AttributeSpec("i64", "bits of a weight; 0: those of the target", optional=True),
-            "weights": AttributeSpec("resource", "handle of the values, which are in the ONNX model"),
-        },
-    ),
-    OpSpec(
-        "pim.alloc",
-        "a buffer in local memory",
-        {
-            "name": AttributeSpec("string", "name in messages", optional=True),
-            "address": AttributeSpec("i64", "byte address, after allocate", optional=True),
-        },
-        results="one",
-    ),
-    OpSpec(
-        "pim.load",
-        "loads from global memory",
-        {"globalSrc": AttributeSpec("i64", "byte address"), "span": _SPAN},
-        "one",
-    ),
-    OpSpec("pim.store", "stores in global memory", {"globalDst": AttributeSpec("i64", "byte address")}, "one"),
-    OpSpec("pim.channel_send", "sends to another core, and waits for its receive", _CHANNEL, "one"),
-    OpSpec("pim.channel_receive", "receives from another core", _CHANNEL, "one"),
-    OpSpec(
-        "pim.probe",
-        "marks where a part of a tensor can be observed: after the step that writes it",
-        {
-            "tensor": AttributeSpec("symbol", "the tensor"),
-            "part": AttributeSpec("i64", "number of its part"),
-        },
-        "one",
-    ),
-    OpSpec(
-        "pim.state",
-        "marks the buffer of a state: a sample reads it, and then overwrites it for the next",
-        operands="one",
-    ),
-    OpSpec("pim.init", "ends the steps that run once after power-up; those after it run for each sample"),
-    OpSpec("pim.halt", "ends the program of a core", terminator=True),
-)
-
-
-@cache
-def pim_dialect() -> Mapping[str, OpSpec]:
-    """Returns the operations of the dialect `pim` by name."""
-    steps = (
-        OpSpec(f"pim.{name}", _summary(kind, function), _USE, "any")
-        for name, (kind, function) in step_classes().items()
-    )
-    return {spec.name: spec for spec in (*_PIM, *steps)}
-
-
-_SPAT = (
-    OpSpec(
-        "spat.matrices",
-        "the matrices of a layer that computes multiply with; their operations name them by their places",
-        {
-            "sym_name": _NAME,
-            "layer": AttributeSpec("string", "key of the layer in the decision"),
-            "matrices": AttributeSpec("list", "parts of the layer's weights"),
-        },
-        symbol=True,
-        parent="builtin.module",
-    ),
-    _form("spat", "tensor of rows x width x channels of each operand, and of the result", {}),
-    OpSpec(
-        "spat.extract_slice",
-        "a tile that no compute makes: a part of an input",
-        {"name": AttributeSpec("string", "name of the tile")},
-        results="one",
-        parent="builtin.module",
-        values="tensor",
-    ),
-    OpSpec(
-        "spat.constant",
-        "a constant operand",
-        {
-            "name": AttributeSpec("string", "name of the tile"),
-            "handle": AttributeSpec("resource", "handle of the values, which come from the ONNX model"),
-        },
-        results="one",
-        parent="builtin.module",
-        values="tensor",
-    ),
-    OpSpec(
-        "spat.compute",
-        "work that fits one core: operations on tiles; operands are the tiles that it reads",
-        {
-            "number": AttributeSpec("i64", "number in the graph"),
-            "op_type": AttributeSpec("string", "operator of the ONNX node, which is the location"),
-            "layer": AttributeSpec("string", "key of the layer in the decision; empty without weights"),
-            "matrices": AttributeSpec("symbol", "its matrices", optional=True),
-            "core": AttributeSpec("i64", "core, or before place_cores virtual core"),
-            "position": AttributeSpec("f64", "place of its rows in the image, from 0 (top) to 1 (bottom)"),
-        },
-        "any",
-        "any",
-        region=True,
-        parent="builtin.module",
-        values="tensor",
-    ),
-    OpSpec(
-        "spat.fetch",
-        "copies a tile to a core before its first use there, after schedule",
-        {
-            "number": AttributeSpec("i64", "number among the fetches"),
-            "core": AttributeSpec("i64", "the core that gets the tile"),
-        },
-        "one",
-        parent="builtin.module",
-        values="tensor",
-    ),
-    OpSpec(
-        "spat.yield",
-        "names the tiles of a compute that others read",
-        {},
-        "any",
-        terminator=True,
-        parent="spat.compute",
-        values="tensor",
-    ),
-)
+_TABLE = """\
+pim.tensor symbol: a tensor of the ONNX model, which probes observe; its location is the ONNX node that makes it
+  sym_name string: symbol
+  name string: name in the model
+  image dictionary: shape, and axis of the channels
+  parts dictionary: [parts, 6]: range of channels, of rows, and of columns or -1, -1
+  element type: type of an element on the chip
+  coding? dictionary: how elements stand for values of the model
+pim.form symbol: parameters that many operations share: an operation on slots, which have shapes
+  sym_name string: symbol
+  kind string: the operation, such as apply_line
+  parameters dictionary: fields of the operation; a value is the number of its slot
+  slots types: memref of rows x width x channels of each operand, result, scratch
+  weight_bits? i64: bits of a weight; 0: those of the target
+pim.core region: the program of a core
+  coreId i64: number of the core
+  localBytes? i64: bytes of local memory in use, after allocate
+pim.group in=pim.core: an array group of the core: crossbars that hold one matrix; numbered in their order
+  layer string: key of the layer in the decision
+  matrix dictionary: the part of the layer's weights
+  weight_bits? i64: bits of a weight; 0: those of the target
+  weights resource: handle of the values, which are in the ONNX model
+pim.alloc results=one in=pim.core: a buffer in local memory
+  name? string: name in messages
+  address? i64: byte address, after allocate
+pim.load operands=one in=pim.core: loads from global memory
+  globalSrc i64: byte address
+  span? i64s: first element and number of elements of a part of the buffer
+pim.store operands=one in=pim.core: stores in global memory
+  globalDst i64: byte address
+pim.channel_send operands=one in=pim.core: sends to another core, and waits for its receive
+  channel i64: number of the channel, in the order in which all cores meet theirs
+  core i64: the other core
+  span? i64s: first element and number of elements of a part of the buffer
+pim.channel_receive operands=one in=pim.core: receives from another core
+  channel i64: number of the channel, in the order in which all cores meet theirs
+  core i64: the other core
+  span? i64s: first element and number of elements of a part of the buffer
+pim.probe operands=one in=pim.core: marks where a part of a tensor can be observed: after the step that writes it
+  tensor symbol: the tensor
+  part i64: number of its part
+pim.state operands=one in=pim.core: marks the buffer of a state: a sample reads it, and then overwrites it for the next
+pim.init in=pim.core: ends the steps that run once after power-up; those after it run for each sample
+pim.halt terminator in=pim.core: ends the program of a core
+pim.* operands=any in=pim.core: an operation with a form
+  form symbol: the form: parameters, and shapes of the operands
+  shift? i64: number that is added to the matrices of the form
+spat.matrices symbol: the matrices of a layer that computes multiply with; their operations name them by their places
+  sym_name string: symbol
+  layer string: key of the layer in the decision
+  matrices list: parts of the layer's weights
+spat.form symbol: parameters that many operations share: an operation on slots, which have shapes
+  sym_name string: symbol
+  kind string: the operation, such as apply_line
+  parameters dictionary: fields of the operation; a value is the number of its slot
+  slots types: tensor of rows x width x channels of each operand, and of the result
+spat.extract_slice results=one: a tile that no compute makes: a part of an input
+  name string: name of the tile
+spat.constant results=one: a constant operand
+  name string: name of the tile
+  handle resource: handle of the values, which come from the ONNX model
+spat.compute operands=any results=any region: work that fits one core; its operands are the tiles that it reads
+  number i64: number in the graph
+  op_type string: operator of the ONNX node, which is the location
+  layer string: key of the layer in the decision; empty without weights
+  matrices? symbol: its matrices
+  core i64: core, or before place_cores virtual core
+  position f64: place of its rows in the image, from 0 (top) to 1 (bottom)
+spat.fetch operands=one: copies a tile to a core before its first use there, after schedule
+  number i64: number among the fetches
+  core i64: the core that gets the tile
+spat.yield operands=any terminator in=spat.compute: names the tiles of a compute that others read
+spat.* operands=any results=one in=spat.compute: an operation with a form
+  form symbol: the form: parameters, and shapes of the operands
+  name string: name of the tile that it makes, or makes a part of
+"""
+"""Operations with their properties, meaning and attributes. `?`: may be left out. `in`: the operation in whose region
+they stand, else a module. `pim.*`, `spat.*`: every operation with a form."""
 
 
 @cache
@@ -323,30 +233,32 @@ def spat_classes() -> Mapping[str, tuple[type[Operation[Any]], str | None]]:
 
 
 @cache
-def spat_dialect() -> Mapping[str, OpSpec]:
-    """Returns the operations of the dialect `spat` by name."""
-    attributes = {
-        "form": AttributeSpec("symbol", "the form: parameters, and shapes of the operands"),
-        "name": AttributeSpec("string", "name of the tile that it makes, or makes a part of"),
-    }
-    steps = (
-        OpSpec(
-            f"spat.{name}",
-            _summary(kind, function),
-            attributes,
-            "any",
-            "one",
-            parent="spat.compute",
-            values="tensor",
-        )
-        for name, (kind, function) in spat_classes().items()
-    )
-    return {spec.name: spec for spec in (*_SPAT, *steps)}
-
-
 def all_dialects() -> Mapping[str, Mapping[str, OpSpec]]:
     """Returns the operations of each dialect, by name of the dialect."""
-    return {"pim": pim_dialect(), "spat": spat_dialect()}
+    return {"pim": _dialect("pim", step_classes()), "spat": _dialect("spat", spat_classes())}
+
+
+def _dialect(name: str, classes: Mapping[str, tuple[type[Operation[Any]], str | None]]) -> Mapping[str, OpSpec]:
+    listed = {spec.name: spec for spec in _listed() if spec.name.startswith(f"{name}.")}
+    common = listed.pop(f"{name}.*")
+    for step, (kind, function) in classes.items():
+        full = f"{name}.{step}"
+        listed[full] = replace(common, name=full, meaning=_summary(kind, function))
+    return listed
+
+
+def _listed() -> Iterator[OpSpec]:
+    """Yields the operations of the table."""
+    for entry in re.split(r"\n(?! )", _TABLE.rstrip()):
+        first, *rest = entry.split("\n")
+        head, meaning = first.split(": ", 1)
+        name, *words = head.split()
+        properties: dict[str, Any] = {key: value or True for key, _, value in (word.partition("=") for word in words)}
+        attributes: dict[str, AttributeSpec] = {}
+        for line in rest:
+            (key, kind), what = line.split(": ", 1)[0].split(), line.split(": ", 1)[1]
+            attributes[key.rstrip("?")] = AttributeSpec(kind, what, optional=key.endswith("?"))
+        yield OpSpec(name, meaning, attributes, parent=properties.pop("in", "builtin.module"), **properties)
 
 
 @cache
@@ -355,7 +267,7 @@ def _expected(name: str) -> tuple[Mapping[str, type], frozenset[str]]:
     spec = find_spec(name)
     attributes: Mapping[str, AttributeSpec] = {} if spec is None else spec.attributes
     required = frozenset(each for each, attribute in attributes.items() if not attribute.optional)
-    return {each: _PYTHON[attribute.kind] for each, attribute in attributes.items()}, required
+    return {each: KINDS[attribute.kind].python for each, attribute in attributes.items()}, required
 
 
 @cache

@@ -40,7 +40,6 @@ from raptor.pim.step_columns import (
     WHOLE_BUFFER,
     BufferTable,
     FormTable,
-    Ints,
     OperationForm,
     StepColumns,
 )
@@ -56,20 +55,17 @@ _TRANSFER_FORMS = {"pim.load": LOAD, "pim.store": STORE, "pim.channel_send": SEN
 class PimModule:
     """A program that was read, and the places of its parts in the text, as positions of characters.
 
-    made_by: name of the pass that returned it. source: digest of the text that RAPTOR wrote. steps: for each core, the
-    place of each of `all_steps`. forms: of each form. cores: of each core. groups: of each group of a core. traces: of
-    each trace.
+    made_by: name of the pass that returned it. source: digest of the text that RAPTOR wrote. forms: place of each form.
+    cores: what was read of each core. traces: place of each trace. position: of the module.
     """
 
     program: PimProgram
     made_by: str
     source: str
-    steps: Mapping[int, Ints]
-    forms: Ints
-    cores: Mapping[int, int]
-    groups: Mapping[int, tuple[int, ...]]
+    forms: tuple[int, ...]
+    cores: "Mapping[int, _CoreRows]"
     traces: tuple[int, ...]
-    position: int = 0
+    position: int
 
     def resolve(self, own: Any) -> PimProgram:
         """Returns the program, which takes the place of `own`. Raises `MlirError` unless it is of the same model.
@@ -81,14 +77,15 @@ class PimModule:
             raise MlirError(self.position, f"{self.made_by} returns no program of the dialect pim")
         known = {group for core in own.cores.values() for group in core.groups}
         for number, core in self.program.cores.items():
-            for group, place in zip(core.groups, self.groups[number], strict=True):
+            for group, place in zip(core.groups, self.cores[number].group_places, strict=True):
                 if group not in known:
                     raise MlirError(place, f"the mapping of {group.layer!r} has no such matrix")
         nodes = {node for core in own.cores.values() for node in core.steps.nodes}
         for number, core in self.program.cores.items():
             unknown = np.array([node not in nodes for node in core.steps.nodes], np.bool_)
-            for step in np.flatnonzero(unknown[core.all_steps.node])[:1].tolist():
-                raise MlirError(int(self.steps[number][step]), "its location is no ONNX node that the program has")
+            wrong: list[int] = np.flatnonzero(unknown[core.all_steps.node]).tolist()
+            for step in wrong:
+                raise MlirError(self.cores[number].places[step], "its location is no ONNX node that the program has")
         wanted = {trace.tensor: _content(trace) for trace in own.traces}
         for trace, place in zip(self.program.traces, self.traces, strict=True):
             if wanted.pop(trace.tensor, None) != _content(trace):
@@ -102,10 +99,11 @@ class PimModule:
         if not isinstance(error, PimError):
             return self.position
         if error.form is not None:
-            return int(self.forms[error.form])
+            return self.forms[error.form]
         if error.core is None:
             return self.position
-        return self.cores[error.core] if error.step is None else int(self.steps[error.core][error.step])
+        core = self.cores[error.core]
+        return core.op.position if error.step is None else core.places[error.step]
 
 
 def _content(trace: TensorTrace) -> tuple[object, ...]:
@@ -146,16 +144,11 @@ class _CoreRows:
 
 
 @dataclass(slots=True)
-class _Trace:
-    """A tensor that was read, and the core and the step of each of its regions so far; -1 for none."""
-
-    op: MlirOp
-    trace: TensorTrace
-
-
-@dataclass(slots=True)
 class _PimReader:
-    """Collects the parts of a program. modelled: see `RecordDecoder`. checked: attributes that are right."""
+    """Collects the parts of a program. modelled: see `RecordDecoder`. checked: attributes that are right.
+
+    traces: of each tensor the place, and core and step of each region so far (-1: none).
+    """
 
     modelled: bool
     forms: list[OperationForm] = field(default_factory=lambda: list(TRANSFERS))
@@ -163,7 +156,7 @@ class _PimReader:
     form_places: list[int] = field(default_factory=lambda: [0] * len(TRANSFERS))
     form_names: list[str] = field(default_factory=lambda: [""] * len(TRANSFERS))
     nodes: dict[str, int] = field(default_factory=dict[str, int])
-    traces: dict[str, _Trace] = field(default_factory=dict[str, _Trace])
+    traces: dict[str, tuple[int, TensorTrace]] = field(default_factory=dict[str, tuple[int, TensorTrace]])
     cores: dict[int, _CoreRows] = field(default_factory=dict[int, _CoreRows])
     checked: set[tuple[Any, ...]] = field(default_factory=set[tuple[Any, ...]])
 
@@ -196,7 +189,7 @@ class _PimReader:
         regions = [TensorRegion((a, b), (c, d), None if e < 0 else (e, f)) for a, b, c, d, e, f in table.tolist()]
         none = np.full(len(regions), -1)
         trace = TensorTrace(found["name"], find_node(op), image, tuple(regions), none, none.copy(), element, coding)
-        self.traces[name] = _Trace(op, trace)
+        self.traces[name] = op.position, trace
 
     def form(self, op: MlirOp) -> None:
         found = op.attributes
@@ -303,10 +296,9 @@ class _PimReader:
 
     def probe(self, rows: _CoreRows, op: MlirOp, core: int) -> None:
         name, part = op.attributes["tensor"].name, op.attributes["part"]
-        known = self.traces.get(name)
-        if known is None:
+        if name not in self.traces:
             raise MlirError(op.position, f"pim.probe: no pim.tensor @{name} before it")
-        trace = known.trace
+        trace = self.traces[name][1]
         if not 0 <= part < len(trace.regions):
             raise MlirError(op.position, f"pim.probe: part {part} of {len(trace.regions)}")
         if trace.core[part] >= 0:
@@ -376,10 +368,9 @@ class _PimReader:
     # The program
 
     def finish(self, module: MlirOp, made_by: str, source: str) -> PimModule:
-        for known in self.traces.values():
-            if (known.trace.core < 0).any():
-                part = int(np.argmax(known.trace.core < 0))
-                raise MlirError(known.op.position, f"pim.tensor: part {part} has no probe")
+        for place, trace in self.traces.values():
+            if (trace.core < 0).any():
+                raise MlirError(place, f"pim.tensor: part {int(np.argmax(trace.core < 0))} has no probe")
         forms, nodes = FormTable(tuple(self.forms)), tuple(self.nodes)
         cores = {number: _core_program(number, rows, forms, nodes) for number, rows in self.cores.items()}
         addressed = {core.addresses is not None for core in cores.values() if len(core.steps.buffers)}
@@ -389,18 +380,9 @@ class _PimReader:
         if not isinstance(name, str):
             raise MlirError(module.position, "the name of the module is no string")
         channels = sum(int((core.steps.form == SEND).sum()) for core in cores.values())
-        traces = tuple(known.trace for known in self.traces.values())
-        return PimModule(
-            PimProgram(name, cores, channels, traces),
-            made_by,
-            source,
-            {number: np.array(rows.places, np.int64) for number, rows in self.cores.items()},
-            np.array(self.form_places, np.int64),
-            {number: rows.op.position for number, rows in self.cores.items()},
-            {number: tuple(rows.group_places) for number, rows in self.cores.items()},
-            tuple(known.op.position for known in self.traces.values()),
-            module.position,
-        )
+        places, traces = zip(*self.traces.values(), strict=True) if self.traces else ((), ())
+        program = PimProgram(name, cores, channels, traces)
+        return PimModule(program, made_by, source, tuple(self.form_places), self.cores, places, module.position)
 
 
 def _core_program(number: int, rows: _CoreRows, forms: FormTable, nodes: tuple[str, ...]) -> CoreProgram:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -98,30 +98,35 @@ def _tensor(trace: TensorTrace, number: int) -> str:
 
 
 def _form(form: OperationForm, number: int) -> str:
+    more = {"weight_bits": form.weight_bits} if form.weight_bits else {}
+    return write_form("pim", number, form.operation, form.slots, more)
+
+
+def write_form(
+    dialect: str, number: int, operation: Operation[Any], slots: Sequence[ShapedValue], more: Mapping[str, Any]
+) -> str:
+    """Returns the line that defines a form. slots: the values of the operation, each once; more: its attributes."""
+    place = {slot.name: i for i, slot in enumerate(slots)}
     attributes = {
         "sym_name": f"f{number}",
-        "kind": form.operation.mnemonic,
-        "parameters": form_parameters(form),
-        "slots": [_slot_type(slot) for slot in form.slots],
-    } | ({"weight_bits": form.weight_bits} if form.weight_bits else {})
-    return f'"pim.form"() {write_attribute(attributes)} : () -> ()'
+        "kind": operation.mnemonic,
+        "parameters": _parameters(operation, lambda value: place[value.name]),
+        "slots": [value_type("memref" if dialect == "pim" else "tensor", slot) for slot in slots],
+    }
+    return f'"{dialect}.form"() {write_attribute({**attributes, **more})} : () -> ()'
 
 
-def _slot_type(slot: ShapedValue) -> MlirType:
-    return MlirType("memref", (slot.rows, slot.width, slot.channels), element_name(slot.element))
+def value_type(kind: str, value: ShapedValue) -> MlirType:
+    """Returns the type of a value, a memref or tensor of rows x width x channels."""
+    return MlirType(kind, (value.rows, value.width, value.channels), element_name(value.element))
 
 
-def form_parameters(form: OperationForm) -> dict[str, Any]:
-    """Returns the fields of a form's operation as attributes; a buffer is the number of its slot."""
-    return operation_parameters(form.operation, {slot: i for i, slot in enumerate(form.slots)})
-
-
-def operation_parameters(operation: Operation[Any], place: Mapping[Any, int]) -> dict[str, Any]:
+def _parameters(operation: Operation[Any], place: Callable[[Any], int]) -> dict[str, Any]:
     """Returns the fields of an operation as attributes. place: the number that stands for each of its values."""
     if isinstance(operation, Gather):
-        pieces = [(place[p.value], p.source, p.target, p.channels) for p in operation.pieces]
-        return {"result": place[operation.result], "pieces": np.array(pieces, np.int64).reshape(-1, 4)}
-    values = operation.map_fields(place.__getitem__)
+        pieces = [(place(p.value), p.source, p.target, p.channels) for p in operation.pieces]
+        return {"result": place(operation.result), "pieces": np.array(pieces, np.int64).reshape(-1, 4)}
+    values = operation.map_fields(place)
     rest = {name: getattr(operation, name) for name in operation.__struct_fields__ if name not in values}
     return {name: to_attribute(value) for name, value in (values | rest).items() if name != "function"}
 

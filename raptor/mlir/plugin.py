@@ -5,23 +5,10 @@ packages of one version of LLVM (Debian: `apt install libmlir-19-dev llvm-19-dev
 """
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
-from raptor.mlir.dialect import AttributeSpec, Count, Kind, OpSpec, all_dialects
+from raptor.mlir.dialect import KINDS, AttributeSpec, Count, OpSpec, all_dialects
 
-_CONSTRAINTS: Mapping[Kind, str] = {
-    "i64": "I64Attr",
-    "string": "StrAttr",
-    "symbol": "FlatSymbolRefAttr",
-    "i64s": "DenseI64ArrayAttr",
-    "dictionary": "DictionaryAttr",
-    "f64": "F64Attr",
-    "list": "ArrayAttr",
-    "types": "TypeArrayAttr",
-    "type": "TypeAttr",
-    "resource": "ElementsAttr",
-}
 _PARENTS = {"builtin.module": "::mlir::ModuleOp"}
 
 _TABLEGEN = """\
@@ -51,17 +38,17 @@ _HEADER = """\
 """
 
 _DIALECT = """\
-#include "NAMEDialect.h.inc"
+#include "NAME-dialect-decls.inc"
 #define GET_OP_CLASSES
-#include "NAMEOps.h.inc"
-#include "NAMEDialect.cpp.inc"
+#include "NAME-op-decls.inc"
+#include "NAME-dialect-defs.inc"
 #define GET_OP_CLASSES
-#include "NAMEOps.cpp.inc"
+#include "NAME-op-defs.inc"
 
 void raptor::LOWER::NAMEDialect::initialize() {
   addOperations<
 #define GET_OP_LIST
-#include "NAMEOps.cpp.inc"
+#include "NAME-op-defs.inc"
       >();
 }
 """
@@ -79,18 +66,11 @@ _MAKEFILE = """\
 # Made by raptor.mlir.plugin. make LLVM=/usr/lib/llvm-19
 LLVM ?= /usr/lib/llvm-19
 TBLGEN = $(LLVM)/bin/mlir-tblgen -I $(LLVM)/include
-GENERATED = $(foreach name,Pim Spat,$(name)Dialect.h.inc $(name)Dialect.cpp.inc $(name)Ops.h.inc $(name)Ops.cpp.inc)
 
-Raptor.so: Raptor.cpp $(GENERATED)
+Raptor.so: Raptor.cpp Pim.td Spat.td
+\tset -e; for name in Pim Spat; do for part in dialect-decls dialect-defs op-decls op-defs; do \\
+\t  $(TBLGEN) -gen-$$part -dialect=$$(echo $$name | tr PS ps) $$name.td -o $$name-$$part.inc; done; done
 \t$(CXX) -std=c++17 -O1 -fPIC -shared -fno-rtti -fno-exceptions -I $(LLVM)/include -I . Raptor.cpp -o $@
-%Dialect.h.inc: %.td
-\t$(TBLGEN) -gen-dialect-decls -dialect=$(shell echo $* | tr PS ps) $< -o $@
-%Dialect.cpp.inc: %.td
-\t$(TBLGEN) -gen-dialect-defs -dialect=$(shell echo $* | tr PS ps) $< -o $@
-%Ops.h.inc: %.td
-\t$(TBLGEN) -gen-op-decls $< -o $@
-%Ops.cpp.inc: %.td
-\t$(TBLGEN) -gen-op-defs $< -o $@
 """
 
 
@@ -140,7 +120,7 @@ def _counted(count: Count, values: str, name: str) -> list[str]:
 
 
 def _constraint(name: str, spec: AttributeSpec) -> str:
-    kind = "SymbolNameAttr" if name == "sym_name" else _CONSTRAINTS[spec.kind]
+    kind = "SymbolNameAttr" if name == "sym_name" else KINDS[spec.kind].tablegen
     return f"OptionalAttr<{kind}>" if spec.optional else kind
 
 

@@ -13,9 +13,12 @@ from raptor.common.option_spelling import spell_option
 
 @dataclass(slots=True)
 class ProgramFile:
-    """A module of a file, which one call gives to the compiler. `after`: the pass whose result it replaces."""
+    """A module of a file, which one call gives to the compiler. label: what messages call it.
 
-    path: Path
+    after: the pass whose result it replaces.
+    """
+
+    label: str
     text: str
     module: mlir.PimModule | mlir.SpatModule
 
@@ -24,15 +27,11 @@ class ProgramFile:
         """Reads a file. Raises `UserError` with the line for one that is no program."""
         label = spell_option("from_mlir", path)
         text = read_text(path, label)
-        return cls(path, text, mlir.load(text, label))
+        return cls(label, text, mlir.load(text, label))
 
     @property
     def after(self) -> str:
         return self.module.made_by
-
-    @property
-    def label(self) -> str:
-        return spell_option("from_mlir", self.path)
 
     def __call__(self, result: Any, /) -> Any:
         """Returns what the file has. Raises `UserError` if it was made from something else than `result`."""

@@ -88,9 +88,7 @@ class SpatModule:
 
 def _equal(one: PlacedGraph, other: PlacedGraph) -> bool:
     """True if two graphs have the same text. Operations are compared by identity, so they cannot be compared."""
-    return all(a == b for a, b in zip(spat_body(one), spat_body(other), strict=False)) and len(one.cores) == len(
-        other.cores
-    )
+    return [*spat_body(one)] == [*spat_body(other)]
 
 
 def read_spat_module(module: MlirOp) -> SpatModule:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raptor.common.mlir.syntax import MlirType, ResourceHandle, SymbolRef, quote, write_attribute
-from raptor.mlir.pim_writer import operation_parameters, write_location, write_module
+from raptor.mlir.pim_writer import value_type, write_form, write_location, write_module
 from raptor.mlir.records import element_name, to_attribute
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import SpatialGraph
@@ -84,16 +84,7 @@ class _SpatWriter:
         key = op.form
         if key not in self.forms:
             number = self.forms[key] = len(self.forms)
-            slots = _slots(op)
-            names = [tile.name for tile in slots]
-            parameters = operation_parameters(op, _Places(names))
-            attributes = {
-                "sym_name": f"f{number}",
-                "kind": op.mnemonic,
-                "parameters": parameters,
-                "slots": [tile_type(tile) for tile in slots],
-            }
-            self.head.append(f'  "spat.form"() {write_attribute(attributes)} : () -> ()')
+            self.head.append(f"  {write_form('spat', number, op, _slots(op), {})}")
         return self.forms[key]
 
     def matrix_list(self, compute: Compute) -> SymbolRef:
@@ -147,17 +138,6 @@ def _slots(op: BodyOp) -> list[ShapedValue]:
     return [*{tile.name: tile for tile in operands}.values(), op.result]
 
 
-class _Places(dict[ShapedValue, int]):
-    """Number of the slot of a tile, by its name: constants are compared by identity, names are unique."""
-
-    def __init__(self, names: list[str]) -> None:
-        super().__init__()
-        self.names = names
-
-    def __getitem__(self, tile: ShapedValue, /) -> int:
-        return self.names.index(tile.name)
-
-
 def tile_type(tile: ShapedValue) -> MlirType:
     """Returns the type of a tile: a tensor of rows x width x channels."""
-    return MlirType("tensor", (tile.rows, tile.width, tile.channels), element_name(tile.element))
+    return value_type("tensor", tile)

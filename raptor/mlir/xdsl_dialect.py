@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from raptor.common.errors import UserError
-from raptor.mlir.dialect import AttributeSpec, Kind, OpSpec, all_dialects
+from raptor.mlir.dialect import KINDS, AttributeSpec, OpSpec, all_dialects
 
 
 def _import(name: str) -> Any:
@@ -19,19 +19,6 @@ def _import(name: str) -> Any:
 _builtin, _irdl, _traits = _import("dialects.builtin"), _import("irdl"), _import("traits")
 _VALUES = {"memref": _irdl.base(_builtin.MemRefType), "tensor": _irdl.base(_builtin.TensorType)}
 
-_CONSTRAINTS: Mapping[Kind, Any] = {
-    "i64": _builtin.IntegerAttr.constr(_builtin.i64),
-    "string": _irdl.base(_builtin.StringAttr),
-    "symbol": _builtin.FlatSymbolRefAttrConstr,
-    "i64s": _builtin.DenseArrayBase.constr(_builtin.i64),
-    "dictionary": _irdl.base(_builtin.DictionaryAttr),
-    "list": _irdl.base(_builtin.ArrayAttr),
-    "f64": _irdl.base(_builtin.FloatAttr),
-    "types": _irdl.base(_builtin.ArrayAttr),
-    "type": _irdl.AnyAttr(),
-    "resource": _irdl.base(_builtin.DenseResourceAttr),
-}
-
 
 def make_context() -> Any:
     """Returns an `xdsl.context.Context` with the dialects that parse what RAPTOR writes."""
@@ -43,7 +30,17 @@ def make_context() -> Any:
 
 
 def _attribute(name: str, spec: AttributeSpec) -> Any:
-    return (_irdl.opt_attr_def if spec.optional else _irdl.attr_def)(_CONSTRAINTS[spec.kind], attr_name=name)
+    kind: Any = getattr(_builtin, KINDS[spec.kind].xdsl)
+    match spec.kind:
+        case "symbol":
+            constraint = _builtin.FlatSymbolRefAttrConstr
+        case "type":
+            constraint = _irdl.AnyAttr()
+        case "i64" | "i64s":
+            constraint = kind.constr(_builtin.i64)
+        case _:
+            constraint = _irdl.base(kind)
+    return (_irdl.opt_attr_def if spec.optional else _irdl.attr_def)(constraint, attr_name=name)
 
 
 def _define(spec: OpSpec, parents: Mapping[str, Any]) -> Any:

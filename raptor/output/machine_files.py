@@ -1,14 +1,19 @@
 """Files that a machine adds to an output directory, and facts about its code for reports."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.common.options.option_values import StreamFormat, WeightFormat
+from raptor.mapping.search_trial import ProgramCost
+from raptor.output.files import AnyMatrix, GroupWrite, MemoryMap
 from raptor.target.arch import Target
+
+if TYPE_CHECKING:
+    from validator.checks import Finding
 
 Content = tuple[str, Iterable[bytes]]
 """Name of a file in the output directory, and an iterable of its bytes, which is consumed while it is written."""
@@ -53,4 +58,25 @@ class MachineFiles(Protocol):
 
     def contents(self, forms: FileForms) -> Iterator[Content]:
         """Yields the files, the largest first. Two calls yield equal bytes."""
+        ...
+
+
+@runtime_checkable
+class SimulatedFiles(MachineFiles, Protocol):
+    """The files of a program for a simulator, which need not be written before a study or `raptor check` reads them."""
+
+    def cost(self, target: Target, samples: int) -> ProgramCost:
+        """Simulates the program on a chip: each core begins `samples` samples; with 0, one sample runs alone."""
+        ...
+
+    def peak_w(self, target: Target) -> float:
+        """Simulates one sample alone. Returns its highest mean power in a microsecond, W."""
+        ...
+
+    def find_problems(self, memory: MemoryMap, *, extended: bool) -> "tuple[Finding, ...]":
+        """Returns what the simulator would accept silently; extended: whether instructions of RAPTOR are in use."""
+        ...
+
+    def group_writes(self, cells_of: Callable[[AnyMatrix], int]) -> Iterator[GroupWrite]:
+        """Yields the contents of all array groups. cells_of: number of cells that a matrix takes."""
         ...

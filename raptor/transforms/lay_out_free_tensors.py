@@ -75,18 +75,28 @@ def lay_out_free_tensors(graph: Graph) -> Graph:
 def _with_copies(graph: Graph, names: Container[str] | None = None) -> Graph:
     """Returns the graph with copies of the vectors that fully connected layers read, and of their results.
 
-    A layer reads a copy of its own; element-wise functions read a copy of a layer's result. names: the vectors to copy
-    for layers, and the copies of results to make; None for all.
+    A layer reads a copy of its own; element-wise functions read a copy of a layer's result. They also read copies of
+    operands of one pixel, one for each pixel of their results, so that all their operands have equal images. names: the
+    vectors to copy for layers, and the copies of results and of pixels to make; None for all.
     """
     nodes, tensors, copied = list[Node](), dict(graph.tensors), dict[str, str]()
 
-    def copy(node: Node, name: str, result: str) -> str:
-        tensors[result] = replace(tensors[name], name=result, in_model=False)
-        same = np.arange(tensors[name].image.elements).reshape(1, -1)
+    def copy(node: Node, name: str, result: str, pixels: int = 1) -> str:
+        shape = tensors[node.output if pixels > 1 else name]
+        tensors[result] = replace(tensors[name], name=result, image=shape.image, shape=shape.shape, in_model=False)
+        same = np.tile(np.arange(tensors[name].image.elements), (pixels, 1))
         nodes.append(Node(node.name, node.op_type, Move(same), (name,), result))
         return result
 
+    def repeated(node: Node, name: str) -> str:
+        """Returns an operand of an element-wise function, or the copy of a pixel for each pixel of the result."""
+        pixels, result = tensors[node.output].image.pixels, f"{node.output}.{name}.repeated"
+        alone = name in tensors and tensors[name].image.pixels == 1 < pixels
+        return copy(node, name, result, pixels) if alone and (names is None or result in names) else name
+
     for node in graph.nodes:
+        if isinstance(node.operator, _OfElements):
+            node = replace(node, inputs=tuple(repeated(node, name) for name in node.inputs))
         if isinstance(node.operator, _OfElements) and not copied.keys().isdisjoint(node.inputs):
             node = replace(node, inputs=tuple(copied.get(name, name) for name in node.inputs))
         if not isinstance(node.operator, Filter) or not is_dense(node.operator) or node.operator.key:
@@ -288,7 +298,9 @@ def _work(move: Move, given: Sequence[Image], made: Image) -> float:
     taken = element >= 0
     element, row = element[taken], row[taken]
     line = np.searchsorted(starts, element, side="right") - 1
-    runs = np.count_nonzero((np.diff(element) != 1) | (np.diff(line) != 0) | (np.diff(row) != 0)) + 1
+    new = (np.diff(line) != 0) | (np.diff(row) != 0)
+    repeats = np.diff(element) == 0
+    runs = np.count_nonzero(~repeats & (new | (np.diff(element) != 1))) + np.count_nonzero(repeats & new) + 1
     pairs, pair = np.unique(row * len(starts) + line, return_inverse=True)
     low, high = np.full(len(pairs), made.elements + starts[-1] + lines[-1]), np.zeros(len(pairs), np.int64)
     np.minimum.at(low, pair, (element - starts[line]) // channels[line])

@@ -106,7 +106,23 @@ def _lifted(graph: Graph) -> set[str]:
         joined = [*(group for group in joined if not group & names), set[str]().union(*met)]
         if isinstance(node.operator, Filter | Stencil) and isinstance(node.operator.window, Window):
             found.add(node.output)
+    found.update(_beside_images(graph))
+    joined += [{name} for name in found]
     return set[str]().union(*(group for group in joined if group & found))
+
+
+def _beside_images(graph: Graph) -> set[str]:
+    """Returns the signals and volumes that moves or pools make of images, or images of them.
+
+    Operands of products of two computed tensors are none: they are read as views.
+    """
+    found, multiplied = set[str](), {n for node in graph.nodes if isinstance(node.operator, Dot) for n in node.inputs}
+    for node in graph.nodes:
+        names = {*node.inputs, node.output} if isinstance(node.operator, Move | Pool) else set[str]()
+        lines = {name for name in names if _can_be_lines(graph, name)}
+        if names - lines and all(can_stream(graph.tensors[name].image) for name in names - lines):
+            found |= lines - multiplied
+    return found
 
 
 def _multiplied(graph: Graph) -> set[str]:

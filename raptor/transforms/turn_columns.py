@@ -32,7 +32,7 @@ from raptor.graph.ir import (
 )
 from raptor.graph.requantise.definition import Requantise
 from raptor.graph.requantise.vector_program import RequantiseRecipe
-from raptor.graph.streaming_layout import MOST_LINES
+from raptor.graph.streaming_layout import MOST_LINES, is_token_layout
 from raptor.graph.window import Window
 from raptor.target.tensor_layout import Image
 
@@ -66,12 +66,16 @@ def turn_columns(graph: Graph) -> Graph:
 
 
 def _is_column(image: Image) -> bool:
-    """Checks whether an image, channels first, has several lines of one pixel."""
+    """Checks whether an image, channels first or of tokens, has several lines of one pixel."""
+    if is_token_layout(image):
+        return image.rows > 1 and image.width == 1
     behind = image.shape[image.channel_axis + 1 :]
     return image.channel_axis <= 1 and len(behind) > 1 and behind[-1] == 1 and behind[-2] > 1
 
 
 def _turned(image: Image) -> Image:
+    if is_token_layout(image):
+        return Image((image.width, image.rows, image.channels), image.channel_axis)
     *before, height, width = image.shape
     return Image((*before, width, height), image.channel_axis)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,17 +11,27 @@ from msgspec import structs
 import models
 import raptor
 from docgen.package_layers import ROOT, find_imports, find_modules
-from raptor.codegen.machine_backend import PIM_VERSION, MachineBackend, ProgramParts, find_backend
-from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.machine_backend import (
+    PIM_VERSION,
+    CostModel,
+    InstructionSet,
+    MachineBackend,
+    ProgramParts,
+    find_backend,
+)
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND, PimsimBackend
 from raptor.codegen.pimsim.emit import EMITTERS
+from raptor.codegen.pimsim.generate_streams import InstructionStreams
 from raptor.common.errors import UserError
 from raptor.common.machine_backends import OWN_BACKENDS, load_backend, register_backend
+from raptor.mapping.search_trial import ProgramCost
 from raptor.output import files
 from raptor.output.machine_files import CodeFacts
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.pim.ir import ArrayGroup, CoreProgram, TensorTrace
 from raptor.pim.operations import Load, LoadRows, Receive, Send, Store
 from raptor.pim.step_columns import OperationForm, StepColumns
+from raptor.target.arch import Target
 from tests.pipeline import passes, thesis_model
 from tests.project.documents import blocks
 from validator.validate import validate
@@ -29,18 +40,10 @@ INSTRUCTIONS = tuple(
     f"raptor.target.{name}"
     for name in ("isa", "encoding", "encoding_kernels", "instruction_json", "opcode_tables", "computed_loads")
 )
-KNOWING = ("raptor.target.", "raptor.codegen.pimsim", "raptor.compiler.analysis.explain")
-"""Modules that may know instructions; `explain` reads the streams that were written."""
-PIMSIM_USERS = {
-    "raptor.api": "check",
-    "raptor.compiler.compilation": "--isa base, --emit-ops",
-    "raptor.compiler.mapping_search": "cost of a candidate",
-    "raptor.compiler.pipeline": "the machine of searches and tests, and its name in the list of passes",
-    "raptor.compiler.rounds.crossbar_writes": "rounds",
-    "raptor.tools.explore.evaluation.evaluation_jobs": "studies",
-    "raptor.tools.quantise.precision_search": "cost of a candidate",
-}
-"""Modules that use the machine pimsim-nn, with the feature that only it has."""
+KNOWING = ("raptor.target.", "raptor.codegen.pimsim")
+"""Packages that may know instructions."""
+ARCHITECTURE_FILES = tuple(f"raptor.target.arch.{name}" for name in ("parse_file", "pimsim_file", "pimsim_schema"))
+EDITORS = {"raptor.tools.cli.arch_view": "raptor arch, which shows and edits architecture files"}
 
 
 def imports_of(prefix: str) -> dict[str, set[str]]:
@@ -54,11 +57,17 @@ def test_instructions_are_known_to_the_target_and_to_pimsim_alone() -> None:
     assert any(name.startswith("raptor.codegen.pimsim") for name in knowing)
 
 
-def test_only_features_of_pimsim_use_its_package() -> None:
+def test_no_other_module_uses_the_package_of_pimsim() -> None:
     users = {
         n for n, found in imports_of("raptor.").items() if any(i.startswith("raptor.codegen.pimsim") for i in found)
     }
-    assert {name for name in users if not name.startswith("raptor.codegen.pimsim")} == set(PIMSIM_USERS)
+    assert {name for name in users if not name.startswith("raptor.codegen.pimsim")} == set()
+    assert users
+
+
+def test_architecture_files_are_read_by_the_target_and_its_editor() -> None:
+    users = {name for name, found in imports_of("raptor.").items() if found.intersection(ARCHITECTURE_FILES)}
+    assert {name for name in users if not name.startswith("raptor.target.")} == set(EDITORS)
 
 
 def test_the_machine_c_uses_nothing_of_pimsim() -> None:
@@ -184,4 +193,44 @@ def test_the_page_names_every_column_and_every_function() -> None:
     page = (ROOT / "docs/developers/backends.md").read_text()
     columns = [field.name for field in fields(StepColumns) if field.name not in ("forms", "nodes", "buffers", "node")]
     assert [name for name in columns if f"`steps.{name}`" not in page] == []
-    assert [n for n in vars(MachineBackend) if not n.startswith("_") and f"{n}" not in page] == []
+    functions = {n for kind in (MachineBackend, CostModel, InstructionSet) for n in vars(kind) if not n.startswith("_")}
+    assert {"cost", "generate", "find_extension"} <= functions
+    assert [n for n in sorted(functions) if n not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        (
+            {"optimize": "latency"},
+            "optimize='latency': not with backend='plain', which has no model of time and energy",
+        ),
+        ({"base_isa": True}, "base_isa=True: not with backend='plain', which has no instruction set"),
+        ({"rounds": True}, "rounds=True: not with backend='plain', which has no instruction set"),
+        ({"emit_ops": "flow.txt"}, "not with backend='plain', which has no instruction set"),
+    ],
+)
+def test_what_a_machine_lacks_is_refused_without_its_help(option: dict[str, Any], reason: str) -> None:
+    class Plain:
+        name, pim_version, refused = "plain", PIM_VERSION, {}
+
+    register_backend(Plain())
+    with pytest.raises(UserError, match=reason):
+        raptor.compile(thesis_model(4, 8), backend="plain", **option)
+
+
+def test_a_search_takes_what_costs_least_on_its_machine() -> None:
+    """For this machine, the program with most instructions costs least."""
+
+    class Counting(PimsimBackend):
+        def cost(self, objective: str, program: PimProgram, code: InstructionStreams, target: Target) -> ProgramCost:
+            return ProgramCost(-sum(len(stream.records) for stream in code.cores.values()), 0, 0)
+
+    register_backend(Counting("counting"))
+    model = models.build("lenet5", seed=0)
+    program = raptor.compile(model, backend="counting", optimize="latency", effort=3)
+    counts = [-trial.cost for trial in program.report.search if trial.cost is not None]
+    assert program.report.instruction_count == max(counts)
+    assert len(set(counts)) == 3
+    usual = raptor.compile(model, optimize="latency", effort=3)
+    assert usual.report.instruction_count < max(counts)

@@ -112,8 +112,8 @@ def test_each_objective_is_the_best_by_its_own_measure():
 def test_a_search_in_two_processes_finds_the_same():
     chip = arch.load(None, cores=4, xbar=16, xbars_per_core=8)
     graph = passes(conv_model((1, 3, 6, 6), 4), cores=4).graph
-    alone = search_mapping(graph, chip, "latency", 3)
+    alone = search_mapping(graph, chip, PIMSIM_BACKEND, "latency", 3)
     assert alone.known is not None
     assert alone.known.get(PIMSIM_BACKEND.generate) is not None
-    assert search_mapping(graph, chip, "latency", 3, in_two=True) == alone
+    assert search_mapping(graph, chip, PIMSIM_BACKEND, "latency", 3, in_two=True) == alone
     assert [trial.name for trial in alone.trials] == ["rows, times of bench", "raptor", "rows, times of products x4"]

@@ -74,7 +74,8 @@ def test_a_pass_whose_result_is_known_is_not_run_again_but_checked():
     given, first, again = (result.mapped, result.arch), Driver(verified=False), Driver()
     lowered = pipeline.run_lowering(*given, driver=first, kept=known)
     streams = pipeline.generate_code(lowered, PIMSIM_BACKEND, driver=first, kept=known)
-    assert all(known.get(step) is not None for step in pipeline.PASSES if step.__name__ in first.done)
+    steps = *pipeline.PASSES[:-1], PIMSIM_BACKEND.generate
+    assert all(known.get(step) is not None for step in steps if step.__name__ in first.done)
     repeated = pipeline.run_lowering(*given, driver=again, known=known)
     assert pipeline.generate_code(repeated, PIMSIM_BACKEND, driver=again, known=known) is streams
     assert again.done == first.done

@@ -775,7 +775,7 @@ def test_a_mapping_that_does_not_fit(
 def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
     model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
     result = passes(model)
-    found = search_mapping(result.graph, result.arch, objective, 3)
+    found = search_mapping(result.graph, result.arch, PIMSIM_BACKEND, objective, 3)
     for trial in found.trials:
         assert trial.decision
         built = pipeline.run_lowering(

@@ -18,7 +18,6 @@ from raptor.tools.cli import app
 from tests.paths import ROOT
 from tests.pipeline import check
 from tests.tiny_models import make_model, node, random
-from tests.tools.cli.test_cli import commands
 from tests.validator.simulate.programs import SETBW, arch, mvmul, recv, run, send, write
 from validator.simulate.builtin import simulate
 
@@ -156,12 +155,6 @@ def test_no_framework_is_installed_with_it() -> None:
     required = [line for line in requires("raptor-crossbar") or [] if "extra ==" not in line]
     assert len(required) > 5
     assert not [line for line in required if re.match("torch|jax|keras|tensorflow|scikit", line)]
-
-
-def test_nothing_trains() -> None:
-    names = {word for name, _ in commands(app.build_commands()) for word in name.split()} | set(raptor.__all__)
-    assert {"quantize", "compile"} < names
-    assert not names & {"train", "fit", "finetune", "harden"}
 
 
 def test_nothing_runs_on_a_graphics_processor() -> None:

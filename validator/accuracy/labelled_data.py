@@ -9,20 +9,29 @@ from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.common.files import file_access
-from raptor.output.files import TensorPlace
 
 Array = npt.NDArray[Any]
 LABELS_NAME = "y"
 INDEX_FILE = "index.csv"
 _MOST_BYTES = 8 * 2**30
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
+
+
+class InputShape(Protocol):
+    """Name and shape of an input of a model or of a program."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,21 +52,39 @@ class LabelledData:
 
 def digest_samples(data: LabelledData) -> set[bytes]:
     """Returns a digest of the inputs of each sample, whatever their order; equal samples have one digest."""
-    found: set[bytes] = set()
+    return set(digest_each(data))
+
+
+def digest_each(data: LabelledData) -> list[bytes]:
+    """Returns the digest of the inputs of each sample, in their order."""
+    found: list[bytes] = []
     for number in range(data.count):
         digest = sha256()
         for name, values in sorted(data.sample(number).items()):
             digest.update(name.encode() + np.ascontiguousarray(values, np.float64).tobytes())
-        found.add(digest.digest())
+        found.append(digest.digest())
     return found
 
 
-def read_labelled_data(path: Path, places: Sequence[TensorPlace], most: int | None = None) -> LabelledData:
-    """Reads the first `most` samples. Raises `UserError` for data that do not fit the inputs of the program.
+class _UnfitDataError(Exception):
+    """Data that cannot be read, or that do not fit: the path, and what is wrong."""
+
+
+def read_labelled_data(
+    path: Path, places: Sequence[InputShape], most: int | None = None, *, option: str = "--data"
+) -> LabelledData:
+    """Reads the first `most` samples. Raises `UserError` that names `option` for data that do not fit the inputs.
 
     An .npz file has an array `x` for the one input of the model, or arrays by the names of its inputs, and labels `y`.
     A folder has `index.csv` with lines `FILE,LABEL`; each file is an .npy array for the one input.
     """
+    try:
+        return _read_samples(path, places, most)
+    except _UnfitDataError as error:
+        raise UserError(f"{option} {error}") from None
+
+
+def _read_samples(path: Path, places: Sequence[InputShape], most: int | None) -> LabelledData:
     arrays = _from_folder(path, places, most) if path.is_dir() else _from_npz(path, places, most)
     labels = arrays.pop(LABELS_NAME, None)
     inputs = {place.name: _shaped(path, place, arrays[place.name])[:most] for place in places}
@@ -69,7 +96,7 @@ def read_labelled_data(path: Path, places: Sequence[TensorPlace], most: int | No
     return LabelledData(inputs, None if labels is None else _labels(path, labels))
 
 
-def _from_npz(path: Path, places: Sequence[TensorPlace], most: int | None) -> dict[str, Array]:
+def _from_npz(path: Path, places: Sequence[InputShape], most: int | None) -> dict[str, Array]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
@@ -101,7 +128,7 @@ def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Ar
         return np.lib.format.read_array(stream, allow_pickle=False)
 
 
-def _from_folder(folder: Path, places: Sequence[TensorPlace], most: int | None) -> dict[str, Array]:
+def _from_folder(folder: Path, places: Sequence[InputShape], most: int | None) -> dict[str, Array]:
     if len(places) != 1:
         _refuse(folder, f"a folder is for models of one input, this one has {len(places)}; use an .npz file")
     text = file_access.read_bytes(folder, INDEX_FILE, limit_bytes=2**30).decode("utf-8", errors="replace")
@@ -116,7 +143,7 @@ def _from_folder(folder: Path, places: Sequence[TensorPlace], most: int | None) 
     return {places[0].name: np.stack(images), LABELS_NAME: labels}
 
 
-def _one(folder: Path, name: str, place: TensorPlace) -> Array:
+def _one(folder: Path, name: str, place: InputShape) -> Array:
     size = math.prod(place.shape) * 8 + 2**12
     try:
         content = file_access.read_bytes(folder, name, limit_bytes=size)
@@ -128,7 +155,7 @@ def _one(folder: Path, name: str, place: TensorPlace) -> Array:
     return array.reshape(place.shape)
 
 
-def _shaped(path: Path, place: TensorPlace, array: Array) -> Array:
+def _shaped(path: Path, place: InputShape, array: Array) -> Array:
     """Returns samples as [n, *shape]; their first axis may be missing if it is a batch of 1."""
     if array.dtype.kind not in "fiub":
         _refuse(path, f"{place.name!r} holds {array.dtype}, expected numbers")
@@ -148,4 +175,4 @@ def _labels(path: Path, labels: Array) -> npt.NDArray[np.int64]:
 
 
 def _refuse(path: Path, why: str) -> NoReturn:
-    raise UserError(f"--data {path}: {why}")
+    raise _UnfitDataError(f"{path}: {why}")

@@ -121,7 +121,7 @@ def _read_calibration(program: LoadedProgram, tested: LabelledData | None, path:
     """Reads calibration inputs. Raises `UserError` if one of them is also measured."""
     if path is None or tested is None:
         return None
-    read = read_labelled_data(path, program.memory.inputs)
+    read = read_labelled_data(path, program.memory.inputs, option="--calibration-data")
     known = digest_samples(tested)
     both = sum(digest in known for digest in digest_samples(read))
     if both:

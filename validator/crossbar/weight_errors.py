@@ -6,7 +6,7 @@ of wires is left out, as it depends on all cells of a crossbar.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -61,6 +61,23 @@ def predict_weight_errors(weights: npt.NDArray[np.integer], weight_bits: int, se
     if setup.cells.idle == "unformed":
         mean, variance, read = (np.where(planes.empty, 0.0, x) for x in (mean, variance, read))
     return WeightErrors(mean, np.sqrt(variance), np.sqrt(read))
+
+
+def tabulate_code_errors(weight_bits: int, setup: ChipSetup) -> WeightErrors:
+    """Returns the errors of the codes from -m to m, in this order, where m = 2^(weight_bits - 1) - 1.
+
+    With a factor against drift (`compensation`), the errors after it: the factor is the sum of the magnitudes of all
+    codes just after programming, divided by that of the drifted ones. Raises `UserError` as `encode_weights` does.
+    """
+    most = (1 << (weight_bits - 1)) - 1
+    codes = np.arange(-most, most + 1, dtype=np.int64)
+    errors = predict_weight_errors(codes[None], weight_bits, setup)
+    mean, std, read = (x[0] for x in (errors.mean, errors.std, errors.read_std))
+    if setup.compensation == "none":
+        return WeightErrors(mean, std, read)
+    fresh = predict_weight_errors(codes[None], weight_bits, replace(setup, seconds=0.0)).mean[0]
+    factor = float((np.abs(codes) + np.sign(codes) * fresh).sum() / (np.abs(codes) + np.sign(codes) * mean).sum())
+    return WeightErrors(factor * (codes + mean) - codes, factor * std, factor * read)
 
 
 def _by_weight(found: Floats, planes: CellPlanes) -> Floats:

@@ -19,13 +19,10 @@ from raptor.pim.step_columns import TRANSFERS, OperationForm
 from raptor.spatial.operations import Operation, Vector
 from raptor.target.arch import Target
 
-_STREAMS = "which has no instruction streams"
 REFUSED = {
-    "base_isa": "which has no instruction set",
-    "emit_ops": _STREAMS,
     "rounds": "whose crossbars are written once",
     "states": "whose programs forget everything between two samples",
-    "stream_format": _STREAMS,
+    "stream_format": "which has no instruction streams",
     "trimmable": "whose products are exact",
     "weight_format": "whose matrices are in weights.bin",
 }

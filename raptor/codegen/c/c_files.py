@@ -31,10 +31,7 @@ class CFiles:
     steps: bytes
     matrices: tuple[Numbers, ...]
     layers: bytes
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        return ()
+    folders: tuple[str, ...] = ()
 
     def contents(self, forms: FileForms) -> Iterator[Content]:
         yield MATRICES, (_padded(matrix) for matrix in self.matrices)

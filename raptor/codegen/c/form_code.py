@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.codegen.c.c_types import element_size, format_table, spell_type
-from raptor.codegen.c.integer_code import write_bound, write_lookup, write_requantise, write_requantise_at_once
 from raptor.graph.window import cached_input_pixels
 from raptor.pim.operations import Buffer, LoadRows, Repeat
 from raptor.pim.pool_terms import BOTH, ONE, TOTAL, order_terms
 from raptor.pim.step_columns import OperationForm
-from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
+from raptor.spatial.integer_operations import SCALAR, Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.operations import (
     UNIT_WEIGHT,
     ZERO_WEIGHT,
@@ -63,6 +62,16 @@ INTEGER_FUNCTIONS = {
     "relu": "pim_max(a, 0)",
 }
 """C expression of each function of integers `a` and `b`, in 64 bits."""
+RECIPE_STEPS = {
+    "mul": "{} * {}",
+    "add": "{} + {}",
+    "sub": "{} - {}",
+    "sra": "{} >> {}",
+    "sll": "(int64_t)((uint64_t){} << {})",
+    "max": "pim_max({}, {})",
+    "min": "pim_min({}, {})",
+}
+"""C expression of each step of a recipe."""
 
 
 def find_value_type(element: ElementType) -> str:
@@ -291,6 +300,51 @@ class FormWriter:
         table, stride = op.table // self.unit, op.stride // self.unit
         yield f"pim_load_row({place}, {size}, t[i], {table}, {stride}, {op.rows});"
 
+    def requantise(self, op: Requantise[Buffer]) -> Iterator[str]:
+        """The steps of the recipe for each element, then the clamp. The compiler has proved that every value fits."""
+        row = op.result.width * op.result.channels
+        numbers = np.where(op.index == SCALAR, 0, op.index)
+        slots = np.array([*map(self.slot, op.tables)] or [0])[numbers]
+        if op.recipe.steps:
+            yield format_table(slots, len(op.recipe.steps))
+        yield f"for (int y = 0; y < {op.result.rows}; y++) for (int i = 0; i < {row}; i++) {{"
+        for number, source in enumerate(op.sources):
+            yield f"int64_t v{number} = {self.load(source, f'y * {row}L + i')};"
+        last = 0
+        for number, step in enumerate(op.recipe.steps):
+            if isinstance(step.right, int):
+                right = f"v{step.right}"
+            elif int(op.index[0, number]) == SCALAR:
+                right = f"({int(step.right.item())})"
+            else:
+                held = op.tables[int(op.index[0, number])]
+                at = "i" if held.elements == row else f"i % {held.elements}"
+                right = self.load(held, at, f"p[t[y][{number}]]")
+            last = len(op.sources) + number
+            yield f"int64_t v{last} = {RECIPE_STEPS[step.op].format(f'v{step.left}', right)};"
+        clamped = f"pim_min(pim_max(v{last}, {op.recipe.low}), {op.recipe.high})"
+        yield f"{self.store(op.result, f'y * {row}L + i', clamped)}}}"
+
+    def requantise_at_once(self, op: RequantiseAtOnce[Buffer]) -> Iterator[str]:
+        """A requantisation of each element, whose parameters take 16 bytes in the table of its row."""
+        row = op.result.width * op.result.channels
+        slots = np.array([self.slot(held) for held in op.tables])[op.index]
+        yield format_table(slots.reshape(-1, 1), 1)
+        yield f"for (int y = 0; y < {op.result.rows}; y++) for (int i = 0; i < {row}; i++) {{"
+        source = self.load(op.source, f"y * {row}L + i")
+        found = f"pim_requantise({source}, p[t[y][0]] + i * 16L)"
+        yield f"{self.store(op.result, f'y * {row}L + i', found)}}}"
+
+    def bound(self, op: Bound[Buffer]) -> Iterator[str]:
+        value = self.load(op.source, "i")
+        value = value if op.low is None else f"pim_max({value}, {op.low})"
+        value = value if op.high is None else f"pim_min({value}, {op.high})"
+        yield f"for (int i = 0; i < {op.result.elements}; i++) {self.store(op.result, 'i', value)}"
+
+    def lookup(self, op: Lookup[Buffer]) -> Iterator[str]:
+        found = self.load(op.table, f"{self.load(op.source, 'i')} + {-op.source.element.low}")
+        yield f"for (int i = 0; i < {op.result.elements}; i++) {self.store(op.result, 'i', found)}"
+
 
 def _each(count: int, columns: int) -> str:
     """Returns the head of a loop over the rows `r` of table `t`."""
@@ -311,9 +365,9 @@ WRITERS: dict[type[Operation[Buffer]], Callable[[FormWriter, Any], Iterator[str]
     Move: FormWriter.move,
     Softmax: FormWriter.softmax,
     LoadRows: FormWriter.load_rows,
-    Requantise: write_requantise,
-    RequantiseAtOnce: write_requantise_at_once,
-    Bound: write_bound,
-    Lookup: write_lookup,
+    Requantise: FormWriter.requantise,
+    RequantiseAtOnce: FormWriter.requantise_at_once,
+    Bound: FormWriter.bound,
+    Lookup: FormWriter.lookup,
 }
 """Writer of each class of operations."""

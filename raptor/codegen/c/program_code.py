@@ -7,7 +7,7 @@ import numpy as np
 
 from raptor.codegen.c import step_table
 from raptor.codegen.c.form_code import FormWriter
-from raptor.codegen.c.step_table import END, UnitSizes, count_captured_units, list_steps
+from raptor.codegen.c.step_table import END, UnitSizes, list_steps
 from raptor.common.errors import CapacityError, VerifyError
 from raptor.common.option_spelling import spell_option
 from raptor.pim.ir import ArrayGroup, PimProgram
@@ -49,20 +49,16 @@ def find_unit_sizes(program: PimProgram, target: Target) -> UnitSizes:
     return UnitSizes(target.element_bytes if is_float else 1, is_float)
 
 
-def _tables(program: PimProgram) -> list[FormTable]:
-    return list({id(core.steps.forms): core.steps.forms for core in program.cores.values()}.values())
-
-
 def generate_c(program: PimProgram, target: Target) -> CProgram:
     """Returns the program in C. Raises `CapacityError` if its global memory is larger than a word can address."""
     sizes = find_unit_sizes(program, target)
     _check_addresses(program, sizes)
-    tables = _tables(program)
+    tables = {id(core.steps.forms): core.steps.forms for core in program.cores.values()}
     assert len(tables) <= 1, "all cores share the forms"
-    forms = tables[0] if tables else FormTable()
+    forms = next(iter(tables.values()), FormTable())
     used = np.unique(np.concatenate([np.zeros(0, np.int64), *(c.all_steps.form for c in program.cores.values())]))
     chosen: list[int] = used[used >= len(TRANSFERS)].tolist()
-    init, sample = list_steps(program, sizes)
+    init, sample, captured = list_steps(program, sizes)
     classes = list(dict.fromkeys(forms.classes))
     number = np.array([classes.index(kind) for kind in forms.classes], np.int64)
     return CProgram(
@@ -71,7 +67,7 @@ def generate_c(program: PimProgram, target: Target) -> CProgram:
         init=init,
         sample=sample,
         local_units=np.array([c.local_bytes // sizes.bytes_per_unit for c in program.cores.values()], np.int64),
-        captured_units=count_captured_units(program, sizes),
+        captured_units=captured,
         most_slots=max((len(forms.forms[k].slots) for k in chosen), default=0),
         sizes=sizes,
         names=tuple(map(operation_name, classes)),
@@ -125,20 +121,21 @@ def _list_forms(words: Ints, cores: int) -> tuple[list[list[int]], int]:
     listed: list[int] = words.tolist()
     at = captures = 0
     while listed[at] != END:
-        kind, *rest = listed[at : at + 6]
-        match kind:
-            case step_table.LOAD_STEP | step_table.STORE_STEP:
-                found[rest[0]].append(LOAD if kind == step_table.LOAD_STEP else STORE)
-                at += 5
-            case step_table.MESSAGE:
-                found[rest[0]].append(SEND)
-                found[rest[2]].append(RECEIVE)
-                at += 6
-            case step_table.CAPTURE:
-                captures, at = captures + 1, at + 5
-            case step_table.FORM_STEP:
-                found[rest[1]].append(rest[0])
-                at += 5 + rest[3]
+        match listed[at : at + 6]:
+            case [step_table.LOAD_STEP, core, *_]:
+                found[core].append(LOAD)
+            case [step_table.STORE_STEP, core, *_]:
+                found[core].append(STORE)
+            case [step_table.MESSAGE, sender, _, receiver, *_]:
+                found[sender].append(SEND)
+                found[receiver].append(RECEIVE)
+                at += 1
+            case [step_table.CAPTURE, *_]:
+                captures += 1
+            case [step_table.FORM_STEP, form, core, _, slots, *_]:
+                found[core].append(form)
+                at += slots
             case _:
-                raise VerifyError(f"word {at}: no kind of step has the number {kind}")
+                raise VerifyError(f"word {at}: no kind of step has the number {listed[at]}")
+        at += 5
     return found, captures

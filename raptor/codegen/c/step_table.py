@@ -44,8 +44,11 @@ class UnitSizes:
         return np.ones(len(types), np.int64) if self.is_float else -(-(types // 2) // 8)
 
 
-def list_steps(program: PimProgram, sizes: UnitSizes) -> tuple[Ints, Ints]:
-    """Returns the words of the steps after power-up, and of a sample, each with `END` after the last."""
+def list_steps(program: PimProgram, sizes: UnitSizes) -> tuple[Ints, Ints, int]:
+    """Returns the words of the steps after power-up, and of a sample, each with `END` after the last.
+
+    The last result is the units of all captured tensors together.
+    """
     numbers = {core: number for number, core in enumerate(program.cores)}
     init = [
         words
@@ -53,30 +56,29 @@ def list_steps(program: PimProgram, sizes: UnitSizes) -> tuple[Ints, Ints]:
         if core.init is not None
         for words in _local_words(core, core.init, numbers[core.core], sizes)
     ]
-    return _joined(init), _joined(list(_sample(program, numbers, sizes)))
+    captures, captured = _captures(program, numbers, sizes)
+    return _joined(init), _joined(list(_sample(program, numbers, sizes, captures))), captured
 
 
-def _sample(program: PimProgram, numbers: Mapping[int, int], sizes: UnitSizes) -> Iterator[Sequence[int]]:
+def _sample(
+    program: PimProgram, numbers: Mapping[int, int], sizes: UnitSizes, captures: "_Captures"
+) -> Iterator[Sequence[int]]:
     receivers = _receivers(program, numbers, sizes)
-    captures = _captures(program, numbers, sizes)
     keys: list[Ints] = []
     words: list[Sequence[int]] = []
     for core in program.cores.values():
         number, steps = numbers[core.core], core.steps
         rank = _ranks(steps)
         for i, found in enumerate(_local_words(core, steps, number, sizes)):
-            form = int(steps.form[i])
-            captured = captures.get((core.core, i + 1), ())
-            if form == RECEIVE:
-                # It happens with the send; what is captured after it comes after the message.
-                entries = [*captured]
-            elif form == SEND:
-                entries = [[MESSAGE, *found[1:3], *receivers[int(steps.number[i])], found[3]], *captured]
-            else:
-                entries = [found, *captured]
-            for k, entry in enumerate(entries):
-                late = form == RECEIVE or (form == SEND and k > 0)
-                keys.append(np.array([rank[i], 2 if late else int(form == SEND), number, len(words)]))
+            form, entries = int(steps.form[i]), [(0, found)]
+            if form == SEND:
+                entries = [(1, [MESSAGE, *found[1:3], *receivers[int(steps.number[i])], found[3]])]
+            elif form == RECEIVE:  # it happens with the send
+                entries = []
+            late = 2 if form in (SEND, RECEIVE) else 0  # what is captured after a message comes after it on both cores
+            entries += [(late, entry) for entry in captures.get((core.core, i + 1), ())]
+            for turn, entry in entries:
+                keys.append(np.array([rank[i], turn, number, len(words)]))
                 words.append(entry)
     if not words:
         return
@@ -120,11 +122,13 @@ def _receivers(program: PimProgram, numbers: Mapping[int, int], sizes: UnitSizes
     return found
 
 
-def _captures(
-    program: PimProgram, numbers: Mapping[int, int], sizes: UnitSizes
-) -> dict[tuple[int, int], list[list[int]]]:
-    """Returns the entries that copy the parts of observed tensors, by core and number of steps before."""
-    found: dict[tuple[int, int], list[list[int]]] = {}
+_Captures = dict[tuple[int, int], list[list[int]]]
+"""Entries that copy the parts of observed tensors, by core and number of steps before."""
+
+
+def _captures(program: PimProgram, numbers: Mapping[int, int], sizes: UnitSizes) -> tuple[_Captures, int]:
+    """Returns the captures, and the units that they fill together."""
+    found: _Captures = {}
     place = 0
     for trace in program.traces:
         for region, number, step in zip(trace.regions, trace.core.tolist(), trace.step.tolist(), strict=True):
@@ -134,16 +138,7 @@ def _captures(
             at = int(sizes.addresses(core)[core.steps.results(np.array([step - 1]))[0]])
             found.setdefault((number, step), []).append([CAPTURE, numbers[number], at, place, size])
             place += size
-    return found
-
-
-def count_captured_units(program: PimProgram, sizes: UnitSizes) -> int:
-    """Returns the units of all captured tensors together."""
-    widths = (1 if sizes.is_float else -(-trace.element.bits // 8) for trace in program.traces)
-    return sum(
-        width * sum(region.elements(trace.image) for region in trace.regions)
-        for trace, width in zip(program.traces, widths, strict=True)
-    )
+    return found, place
 
 
 def _joined(entries: Sequence[Sequence[int]]) -> Ints:

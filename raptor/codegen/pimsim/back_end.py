@@ -5,10 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raptor.codegen.machine_backend import PIM_VERSION, ProgramParts
+from raptor.codegen.pimsim.emit import VECTOR_OPCODE
 from raptor.codegen.pimsim.generate_streams import InstructionStreams, generate
+from raptor.codegen.pimsim.operator_flow import operator_flow
+from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.codegen.pimsim.stream_files import PimsimFiles, make_facts, make_files
+from raptor.codegen.pimsim.verify_forms import verify_forms
 from raptor.codegen.pimsim.verify_streams import verify_streams
 from raptor.common.errors import InternalError, UnsupportedNode
+from raptor.common.options.option_values import Objective
+from raptor.graph.ir import EXTENDED_FUNCTIONS, Graph, Lookup, Map, Operator, Softmax
+from raptor.mapping.search_trial import ProgramCost
 from raptor.output.files import PIMSIM
 from raptor.output.machine_files import CodeFacts
 from raptor.pim import PimProgram
@@ -17,7 +24,7 @@ from raptor.target.arch import Target
 
 @dataclass(frozen=True, slots=True)
 class PimsimBackend:
-    """The machine of pimsim-nn (see `raptor.codegen.machine_backend.MachineBackend`)."""
+    """The machine of pimsim-nn (see `MachineBackend`, `CostModel` and `InstructionSet`)."""
 
     name: str = PIMSIM
     pim_version: int = PIM_VERSION
@@ -41,6 +48,26 @@ class PimsimBackend:
 
     def execute(self, folder: Path, memory: bytes, captured: int) -> tuple[bytes, bytes]:
         raise InternalError("streams are executed by the engines of the validator")
+
+    def cost(self, objective: Objective, program: PimProgram, code: InstructionStreams, target: Target) -> ProgramCost:
+        return simulate_objective(objective, program, code, target)
+
+    def find_extension(self, operator: Operator) -> str | None:
+        if isinstance(operator, Softmax):
+            return "vsoftmax"
+        if isinstance(operator, Lookup):
+            return "vlut"
+        if isinstance(operator, Map) and operator.function in EXTENDED_FUNCTIONS:
+            return VECTOR_OPCODE[operator.function]
+        return None
+
+    def verify_forms(self, program: PimProgram, target: Target) -> None:
+        verify_forms(program, target)
+
+    def operator_flow(
+        self, graph: Graph, program: PimProgram, code: InstructionStreams, target: Target
+    ) -> Iterator[str]:
+        return operator_flow(graph, program, code, target)
 
 
 PIMSIM_BACKEND = PimsimBackend()

@@ -6,19 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raptor.codegen.pimsim import InstructionStreams
+from raptor.codegen.pimsim.generate_streams import InstructionStreams
 from raptor.common.options.option_values import Objective
 from raptor.common.package_clashes import require_own_packages
-from raptor.mapping.search_trial import ProgramCost
+from raptor.mapping.search_trial import STEADY_SAMPLES, ProgramCost
 from raptor.pim import PimProgram
 from raptor.target import isa
 from raptor.target.arch import Target
 
 if TYPE_CHECKING:
     from validator.program.pimsim_program import RawProgram
-
-STEADY_SAMPLES = 4
-"""Samples that each core begins in a simulation of the steady state, which gives throughput and energy."""
 
 
 def simulate_cost(

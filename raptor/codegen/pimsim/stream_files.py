@@ -1,17 +1,21 @@
 """Files of a program for pimsim-nn: streams, groups of crossbars, weights, and what lies where at which instruction."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
 
 from raptor.codegen.machine_backend import ProgramParts
 from raptor.codegen.pimsim.generate_streams import InstructionStreams
+from raptor.codegen.pimsim.program_cost import simulate_cost, simulate_peak_w
 from raptor.common.files import file_access
 from raptor.common.options.option_values import StreamFormat, WeightFormat
+from raptor.common.package_clashes import require_own_packages
+from raptor.mapping.search_trial import ProgramCost
 from raptor.output import file_contents, files, resident_files
 from raptor.output.crossbar_matrices import CrossbarMatrices
 from raptor.output.machine_files import CodeFacts, Content, FileForms
@@ -22,6 +26,9 @@ from raptor.spatial import SpatialGraph
 from raptor.target import encoding, isa
 from raptor.target.arch import Target, Widths
 from raptor.target.timing import upper_bound_ns
+
+if TYPE_CHECKING:
+    from validator.checks import Finding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +70,35 @@ class PimsimFiles:
         yield files.STEPS, [self.steps]
         if self.trim is not None:
             yield files.TRIM, [file_access.model_to_json(self.trim)]
+
+    @property
+    def _groups(self) -> dict[int, tuple[int, ...]]:
+        return {core: self.config.group_sizes(core) for core in self.records}
+
+    def cost(self, target: Target, samples: int) -> ProgramCost:
+        return simulate_cost(self.records, self._groups, target, samples)
+
+    def peak_w(self, target: Target) -> float:
+        return simulate_peak_w(self.records, self._groups, target)
+
+    def find_problems(self, memory: files.MemoryMap, *, extended: bool) -> "tuple[Finding, ...]":
+        require_own_packages("validator")
+        from validator import checks
+
+        cores = range(self.config.core_cnt)
+        return checks.check_output(
+            [self.records_of(core) for core in cores],
+            self.config,
+            self.target,
+            memory,
+            [self.weights[core].shapes if core in self.weights else () for core in cores],
+            extended=extended,
+            resident=self.resident,
+        )
+
+    def group_writes(self, cells_of: Callable[[files.AnyMatrix], int]) -> Iterator[files.GroupWrite]:
+        for core, matrices in self.weights.items():
+            yield from self.config.list_group_writes(core, matrices, cells_of)
 
 
 def pimsim_files(artifacts: ProgramArtifacts) -> PimsimFiles:

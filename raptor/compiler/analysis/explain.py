@@ -38,8 +38,6 @@ from raptor.options import ChipOptions, ModelInputs, ResidencyOptions, collect_o
 from raptor.output import files, repair_files, round_files
 from raptor.output.compile_report import CompileReport, LayerReport, read_report
 from raptor.target.arch import Target, load_chip
-from raptor.target.isa import OPCODE
-from raptor.target.opcode_tables import MATRIX, VECTOR
 from raptor.transforms.choose_recipes import RequantMethod
 from raptor.transforms.rewrite_choices import JoinedLayer, OnVectorUnit
 from validator.program.pimsim_program import read_program, refuse_other_machine
@@ -196,11 +194,11 @@ class _Simulated:
     work: LeastWork
     of: Provenance
 
-    def nodes(self, unit: int) -> dict[str, Counter[int]]:
-        """Returns the number of instructions for a unit (of `opcode_tables`), keyed by node and core index."""
-        chosen = np.flatnonzero(self.machine.unit_index == unit)
+    def nodes(self, chosen: npt.NDArray[np.bool_]) -> dict[str, Counter[int]]:
+        """Returns the number of the chosen instructions, keyed by node and core index."""
+        at = np.flatnonzero(chosen)
         found: defaultdict[str, Counter[int]] = defaultdict(Counter)
-        pairs = np.stack([self.of.node_index[self.of.step_index[chosen]], self.machine.core_index[chosen]], axis=1)
+        pairs = np.stack([self.of.node_index[self.of.step_index[at]], self.machine.core_index[at]], axis=1)
         for (node, core), count in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
             found[self.of.nodes[node]][int(core)] = int(count)
         return found
@@ -208,7 +206,7 @@ class _Simulated:
     def products_ns(self, node: str) -> float:
         """Returns the time of all MVMs of a node in ns, summed over the cores."""
         serves = self.of.node_index[self.of.step_index] == self.of.nodes.index(node)
-        return float(self.work.least[serves & (self.machine.opcodes == OPCODE["mvmul"])].sum()) / 1000
+        return float(self.work.least[serves & (self.machine.is_product)].sum()) / 1000
 
     def work_by_node(self) -> dict[str, float]:
         """Returns the work of all cores by ONNX node, in ns, with the issue of instructions where nothing overlaps."""
@@ -316,7 +314,7 @@ def _explain_rounds(folder: Path, *, faster: bool) -> MappingExplanation:
 
 
 def _vector(done: _Simulated, report: CompileReport) -> tuple[VectorWork, ...]:
-    chosen = np.flatnonzero(done.machine.unit_index == VECTOR)
+    chosen = np.flatnonzero(done.machine.is_vector)
     taken = (
         np.bincount(done.of.node_index[done.of.step_index[chosen]], done.work.least[chosen], len(done.of.nodes)) / 1000
     )
@@ -346,7 +344,7 @@ def _bounds(done: _Simulated, cores: int) -> TimeBounds:
 
 def _layers(done: _Simulated, report: CompileReport, options: Mapping[str, GridOptions]) -> Iterator[ExplainedLayer]:
     """Yields the nodes with weights, on crossbars or on the vector unit."""
-    products, vectors = done.nodes(MATRIX), done.nodes(VECTOR)
+    products, vectors = done.nodes(done.machine.is_product), done.nodes(done.machine.is_vector)
     weighted = [
         (r, (vectors if r.unfolding == "vector" else products).get(r.node)) for r in report.layers if r.unfolding
     ]

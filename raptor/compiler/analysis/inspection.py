@@ -11,13 +11,14 @@ from pydantic import Field
 from rich.table import Table
 
 from raptor import frontend
+from raptor.codegen.machine_backend import find_backend
 from raptor.common.errors import UnsupportedNode
 from raptor.common.files import file_access
 from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictSchema
 from raptor.common.terminal.abbreviation import fit_names
 from raptor.common.terminal.console import LiteralConsole
 from raptor.compiler import pipeline
-from raptor.compiler.compilation import accept_all, extension_fault
+from raptor.compiler.compilation import find_refusal
 from raptor.frontend.operator_sets import CONTRIB_DOMAIN
 from raptor.frontend.registry import is_supported_op
 from raptor.frontend.segments import PlacedNodes, PlacementSplit, SegmentedModel, predict_split
@@ -134,9 +135,9 @@ def inspect(model: "str | Path | onnx.ModelProto", **options: Unpack[InspectKeyw
 def inspect_model(model: "str | Path | onnx.ModelProto", options: CompileOptions) -> ModelInspection:
     """Inspects a model as `inspect` does, with checked options."""
     chip = load_chip(replace(options.chip, cores=_MOST_CORES, chip=None), network=False)
-    survey, is_base = frontend.survey(model, options.inputs), options.numbers.base_isa
-    refused = bool(survey.unsupported) or is_base or options.host.has_named_nodes
-    refuse = extension_fault if is_base else accept_all
+    survey, numbers = frontend.survey(model, options.inputs), options.numbers
+    refused = bool(survey.unsupported) or numbers.base_isa or options.host.has_named_nodes
+    refuse = find_refusal(numbers, find_backend(numbers.backend))
     divided = predict_split(model, options.inputs, options.host, refuse) if refused else None
     return _inspect(survey, divided, chip)
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from raptor.codegen.pimsim.stream_files import pimsim_files
 from raptor.output.files import AnyMatrix, GroupWrite
+from raptor.output.machine_files import SimulatedFiles
 from raptor.output.writer import ProgramArtifacts
 from raptor.target.arch import Target
 from raptor.target.device_file import CrossbarWrite
@@ -11,15 +11,14 @@ from raptor.target.device_file import CrossbarWrite
 
 def list_groups(artifacts: ProgramArtifacts) -> tuple[GroupWrite, ...]:
     """Returns the array groups of a program with their crossbars and contents."""
-    arch, files = artifacts.arch, pimsim_files(artifacts)
+    arch, machine = artifacts.arch, artifacts.machine
+    assert isinstance(machine, SimulatedFiles), "others refuse rounds"
 
     def cells(matrix: AnyMatrix) -> int:
         bits = arch.widths.weights if matrix.dtype.kind == "f" else 8 * matrix.dtype.itemsize
         return matrix.size * -(-bits // arch.cell_bits)
 
-    return tuple(
-        w for core, matrices in files.weights.items() for w in files.config.list_group_writes(core, matrices, cells)
-    )
+    return tuple(machine.group_writes(cells))
 
 
 def find_steady_writes(rounds: Sequence[Sequence[GroupWrite]]) -> list[tuple[GroupWrite, ...]]:

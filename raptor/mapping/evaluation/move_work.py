@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Move, Node
 from raptor.graph.layers import filter_key
-from raptor.graph.rearrangement import MoveOrigins
+from raptor.graph.rearrangement import MoveOrigins, owning_elements
 from raptor.graph.run_encoding import find_runs
 from raptor.graph.streaming_layout import MOST_LINES
 from raptor.mapping.decision import LineUnfolding
@@ -17,7 +17,7 @@ from raptor.mapping.evaluation.node_work import NodeWork, StepNeed
 from raptor.mapping.evaluation.region_origins import LineRegion, MoveRegion, OperandBegin, RegionOrigins
 from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.evaluation.whole_work import cut_lines
-from raptor.mapping.modes.epilogue_cost import find_pointwise_readers
+from raptor.mapping.modes.line_readers import find_line_readers, reading_cells
 from raptor.mapping.modes.line_streaming import Range, cut_channels
 from raptor.target.timing import ISSUE_NS, copy_ns, vector_ns
 
@@ -205,16 +205,16 @@ def _materialise_tiles(walk: WorkWalk, made: NodeWork, node: Node) -> None:
 
 def _wanted_cells(walk: WorkWalk, name: str, part: Range) -> tuple[PlacedCell, ...]:
     """Returns the cells in which the next layer by line reads channels of a view; none if there is no such layer."""
-    for node in find_pointwise_readers(walk.facts.readers, name):
+    for node in find_line_readers(walk.graph, walk.facts.readers, name):
         chosen = walk.decision.layers.get(filter_key(node))
         if isinstance(chosen, LineUnfolding):
-            return tuple(PlacedCell(*cols, chosen.receiving_core(s, part)) for s, cols in enumerate(chosen.grid.cols))
+            return tuple(PlacedCell(*cols, core) for cols, core in reading_cells(chosen, walk.image(name), part))
     return ()
 
 
 def _owned_cells(walk: WorkWalk, node: Node, line: int) -> Iterator[PlacedCell]:
-    """Yields runs of pixels of a line of a view whose first element is on the same core."""
-    first = _sources(walk, node)[line, :, 0]
+    """Yields runs of pixels of a line of a view whose owning elements are on the same core."""
+    first = owning_elements(_sources(walk, node)[line], [walk.image(name) for name in node.inputs])
     cores = np.zeros(len(first), np.int64)
     start = 0
     for name in node.inputs:

@@ -7,7 +7,7 @@ vector operation on few channels takes as long as one on many channels, which ma
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from raptor.graph.ir import (
@@ -22,7 +22,6 @@ from raptor.graph.ir import (
     Node,
     Operator,
     Pool,
-    Rename,
     Requantise,
     Softmax,
     Stencil,
@@ -33,6 +32,7 @@ from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import Window
 from raptor.mapping.modes.critical_operand import find_critical_positions
 from raptor.mapping.modes.integer_costs import requantise_ns
+from raptor.mapping.modes.line_readers import find_line_readers
 from raptor.mapping.modes.line_streaming import find_gathers, find_views, line_channel_ranges
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, best_pixels_per_op, pixel_runs_ns, vector_ns
@@ -111,18 +111,6 @@ def find_sunk_maps(graph: Graph) -> dict[str, str]:
     return found
 
 
-def find_pointwise_readers(readers: Mapping[str, Sequence[Node]], name: str) -> Iterator[Node]:
-    """Yields the pointwise layers that read a tensor, directly or through element-wise operators; the first one leads.
-
-    `readers`: the nodes that read each tensor.
-    """
-    for node in readers.get(name, ()):
-        if isinstance(node.operator, Filter) and is_pointwise(node.operator.window):
-            yield node
-        elif isinstance(node.operator, Elementwise | Rename | ChannelSum):
-            yield from find_pointwise_readers(readers, node.output)
-
-
 def _of_views(graph: Graph, arch: Target) -> dict[str, str]:
     """Returns the results of element-wise functions of views only: name -> key of the layer that reads them.
 
@@ -133,7 +121,7 @@ def _of_views(graph: Graph, arch: Target) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in graph.nodes if views else ():
         if isinstance(node.operator, Elementwise) and views.issuperset(node.inputs):
-            layer = next(find_pointwise_readers(readers, node.inputs[0]), None)
+            layer = next(find_line_readers(graph, readers, node.inputs[0]), None)
             if layer is not None and is_token_layout(graph.tensors[node.output].image):
                 found[node.output] = filter_key(layer)
     return found

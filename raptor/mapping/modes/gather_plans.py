@@ -83,12 +83,13 @@ class _Lookup:
 class _GatheredMove:
     """A move of a group. sources: see `Move`, as [rows, width, channels] of the result. given: the operands.
 
-    passed: the operands are computed, or may have loaders, which then load for all.
+    computed: the operands are computed. passed: they may have loaders, which then load for all.
     """
 
     sources: Indices
     places: MoveOrigins
     given: tuple[Image, ...]
+    computed: bool
     passed: bool
 
     @classmethod
@@ -98,14 +99,21 @@ class _GatheredMove:
         sources = node.operator.sources.reshape(image.rows, image.width, image.channels)
         places = MoveOrigins.from_sources(node.operator.sources, image, given)
         computed = not {*graph.inputs}.issuperset(node.inputs)
-        return cls(sources, places, given, computed or takes_short_runs(graph, node))
+        return cls(sources, places, given, computed, takes_short_runs(graph, node))
 
     def times_ns(self, cols: Range, arch: Target) -> tuple[float, float]:
-        """Returns the work in ns of the core that gathers some columns, and its time at the port of global memory."""
+        """Returns the work in ns of the core that gathers some columns, and the time in ns of what brings them.
+
+        That is the port of global memory for model inputs without loaders. A computed tensor may be on a single core,
+        which then sends all messages.
+        """
         read = self.places.columns_read(cols)
         sizes = [(high - low) * self.given[t].channels for (t, _), (low, high) in read.items()]
         moved = self.sources[:, slice(*cols)].reshape(len(self.sources), -1)
         runs = len(moved) + int(np.count_nonzero(np.diff(moved, axis=1) != 1))
         copy_ns = runs * (vector_ns(arch, -(-moved.size // runs), 1) + ISSUE_NS)
+        if self.computed:
+            brought_ns = sum(message_ns(arch, size) for size in sizes)
+            return copy_ns + brought_ns, brought_ns
         port_ns = 0.0 if self.passed else sum(global_port_ns(arch, size) for size in sizes)
         return copy_ns + sum(load_ns(arch, size) for size in sizes), port_ns

@@ -39,6 +39,10 @@ def cut_channels(channels: int, tile: int) -> ChannelRanges:
     return tuple((first, min(first + tile, channels)) for first in range(0, channels, tile))
 
 
+MANY_RUNS = 4096
+"""Fewest runs of a move of computed tensors that is worth cores of its own: their copies take about 0.3 ms on `bench`.
+"""
+
 SHARE_OF_COLUMNS = 0.9
 """Share of a core's columns for the blocks inside an image; blocks at its edges have matrices of their own."""
 
@@ -146,8 +150,9 @@ def find_gathers(graph: Graph, parts: Mapping[str, ChannelRanges]) -> dict[str, 
     """Returns the moves and embedding lookups that get cores of their own, by name of the result.
 
     Moves that put lines together from many lines of model inputs: these are there from the beginning, so each of some
-    cores can load what its columns need. Moves that cut vectors into pixels, and lookups: each of some cores takes some
-    pixels. `parts`: see `line_channel_ranges`.
+    cores can load what its columns need. Moves of computed tensors in many short runs, whose copies take far longer
+    than the messages that bring the elements. Moves that cut vectors into pixels, and lookups: each of some cores takes
+    some pixels. `parts`: see `line_channel_ranges`.
     """
     views, readers = find_views(graph, parts), graph.readers()
     attends = any(isinstance(node.operator, Dot) for node in graph.nodes)
@@ -173,11 +178,12 @@ def _cuts_vector(graph: Graph, node: Node, readers: Sequence[Node]) -> bool:
 
 
 def _is_gather(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges]) -> bool:
-    """True if a move makes lines of many lines of model inputs."""
+    """True if a move makes lines of many lines of model inputs, or copies many short runs of computed tensors."""
     if not isinstance(node.operator, Move) or not parts.keys() >= {*node.inputs, node.output}:
         return False
     if not set(graph.inputs).issuperset(node.inputs):
-        return False
+        runs, pixels = _count_runs(node.operator), graph.tensors[node.output].image.pixels
+        return runs >= MANY_RUNS and runs > 2 * pixels
     images = [graph.tensors[name].image for name in node.inputs]
     places = MoveOrigins.from_sources(node.operator.sources, graph.tensors[node.output].image, images)
     return places.most_lines() > MOST_LINES or takes_short_runs(graph, node)
@@ -190,8 +196,13 @@ def takes_short_runs(graph: Graph, node: Node) -> bool:
     """
     if not isinstance(node.operator, Move) or not set(graph.inputs).issuperset(node.inputs):
         return False
-    runs = int(np.count_nonzero(np.diff(node.operator.sources.reshape(-1)) != 1)) + 1
-    return runs > 2 * graph.tensors[node.output].image.pixels
+    return _count_runs(node.operator) > 2 * graph.tensors[node.output].image.pixels
+
+
+def _count_runs(move: Move) -> int:
+    """Returns the number of runs of neighbouring elements, or of one element again and again, that a move copies."""
+    steps = np.diff(move.sources.reshape(-1))
+    return int(np.count_nonzero((steps != 1) & (steps != 0))) + 1
 
 
 def can_stream_product(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], views: Container[str]) -> bool:

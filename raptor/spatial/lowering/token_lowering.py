@@ -14,11 +14,12 @@ from msgspec import structs
 
 from raptor.graph.ir import ChannelSum, Dot, Elementwise, Move, Node, Pool, Softmax, Stencil
 from raptor.graph.layers import filter_key
+from raptor.graph.rearrangement import owning_elements
 from raptor.graph.run_encoding import find_runs
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import Window, WindowTable
 from raptor.mapping.decision import DotGrid, LineUnfolding
-from raptor.mapping.modes.epilogue_cost import find_pointwise_readers
+from raptor.mapping.modes.line_readers import find_line_readers, reading_cells
 from raptor.mapping.modes.line_streaming import ChannelRanges, Range, can_stream_product, find_views
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy, ProductUse, TensorPart, ViewUse
@@ -158,19 +159,20 @@ class TokenLowering(LineLowering):
         It may be reached through other nodes. None if there is no such layer. If several cores read the channels, each
         receives some of their ranges and passes them on.
         """
-        for node in find_pointwise_readers(self.readers, name):
+        for node in find_line_readers(self.graph, self.readers, name):
             chosen = self.decision.layers[filter_key(node)]
             if isinstance(chosen, LineUnfolding):
-                return [(cols, chosen.receiving_core(s, part)) for s, cols in enumerate(chosen.grid.cols)]
+                return reading_cells(chosen, self.image(name), part)
         return None
 
     def owners(self, name: str, y: int) -> CoreSegments:
-        """Splits a line of a view into runs of pixels whose first element is on the same core."""
+        """Splits a line of a view into runs of pixels whose owning elements are on the same core."""
         node, image = self.views[name], self.image(name)
         operator = node.operator
         assert isinstance(operator, Move)
-        first = operator.sources.reshape(image.rows, image.width, -1)[y, :, 0]
-        pixels = [(self.owner(node, int(element)), x) for x, element in enumerate(first)]
+        line = operator.sources.reshape(image.rows, image.width, -1)[y]
+        elements: list[int] = owning_elements(line, [self.image(n) for n in node.inputs]).tolist()
+        pixels = [(self.owner(node, element), x) for x, element in enumerate(elements)]
         runs = [(core, [x for _, x in run]) for core, run in groupby(pixels, key=lambda pair: pair[0])]
         return [((xs[0], xs[-1] + 1), core) for core, xs in runs]
 

@@ -20,9 +20,11 @@ import raptor.tools.cli.inspect
 import raptor.tools.cli.quantize
 import raptor.tools.cli.report
 import raptor.tools.cli.run
+import raptor.tools.harden.harden_command
 import raptor.tools.mcp.command
 import raptor.tools.repair.repair_command
 import raptor.tools.repair.yield_command
+import raptor.tools.train.train_command
 import raptor.tools.trim.trim_command
 import validator.check_cli
 import validator.cli
@@ -253,6 +255,8 @@ def models_command(
 app.command("quantize")(raptor.tools.cli.quantize.quantize_command)
 app.command("validate")(validator.cli.command)
 app.command("accuracy")(raptor.tools.cli.accuracy.accuracy_command)
+app.command("harden")(raptor.tools.harden.harden_command.harden_command)
+app.command("train")(raptor.tools.train.train_command.train_command)
 app.command("trim")(raptor.tools.trim.trim_command.trim_command)
 app.command("repair")(raptor.tools.repair.repair_command.repair_command)
 app.command("yield")(raptor.tools.repair.yield_command.yield_command)

@@ -24,7 +24,7 @@ Data = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.npz",
-        help="Samples to measure ranges on: an array for each input, samples in its first axis.",
+        help="Samples to measure ranges on: an array for each input (or x for one), samples in its first axis.",
         show_default="standard normal numbers",
     ),
 ]

@@ -1,13 +1,41 @@
 """Arguments and results of the tools, from which the client gets their JSON schemas. Times are in ns, energy in pJ."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+T = TypeVar("T")
 MOST_ENTRIES = 50
 """Most entries of a list in a result; a `..._total` beside it counts all."""
 MOST_LINES = 500
 """Most lines of a page."""
+_LONGEST_TEXT = 2000
+
+
+def cut(text: str) -> str:
+    """Returns a text that is not too long for a result."""
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
+
+
+def _first(entries: Sequence[Any]) -> list[Any]:
+    return [*islice(entries, MOST_ENTRIES)]
+
+
+def _longest(times: Mapping[str, float]) -> dict[str, float]:
+    return dict(_first(sorted(times.items(), key=lambda entry: -entry[1])))
+
+
+def _count(found: Any) -> int:
+    return found if isinstance(found, int) else len(found)
+
+
+# These types also limit what they get, so that a result never fills the context of an agent.
+Text = Annotated[str, BeforeValidator(lambda text: None if text is None else cut(text))]
+Entries = Annotated[list[T], BeforeValidator(_first)]
+LongestTimes = Annotated[dict[str, float], BeforeValidator(_longest)]
+Count = Annotated[int, BeforeValidator(_count)]
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 ModelPath = Annotated[str, Field(min_length=1, max_length=300, description="ONNX file, below the served folder")]
@@ -22,6 +50,12 @@ class ToolSchema(BaseModel):
     """Base of all: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def take(cls, report: object, **more: Any) -> Self:
+        """Returns a result: the fields `more`, and each other one from the attribute of `report` with its name."""
+        rest = {name: getattr(report, name) for name in cls.model_fields if name not in more}
+        return cls.model_validate(rest | more, from_attributes=True)
 
 
 class InspectChoice(ToolSchema):
@@ -62,7 +96,7 @@ class UnsupportedEntry(ToolSchema):
 
     node: str
     op_type: str
-    reason: str
+    reason: Text
 
 
 class InspectResult(ToolSchema):
@@ -76,9 +110,9 @@ class InspectResult(ToolSchema):
     xbars: int
     cores_needed: int
     operators: dict[str, int]
-    unsupported: list[UnsupportedEntry]
+    unsupported: Entries[UnsupportedEntry]
     unsupported_total: int
-    notes: list[str]
+    notes: Entries[Text]
 
 
 class CompileResult(ToolSchema):
@@ -92,7 +126,7 @@ class CompileResult(ToolSchema):
     cores_used: int
     cores_available: int
     peak_local_bytes: int
-    warnings: list[str]
+    warnings: Entries[Text]
 
 
 class OutputError(ToolSchema):
@@ -109,10 +143,10 @@ class ValidateResult(ToolSchema):
 
     passed: bool
     samples: int
-    outputs: list[OutputError]
+    outputs: Entries[OutputError]
     first_deviation: str | None
     reason: str | None
-    message: str | None
+    message: Text | None
 
 
 class SimulateResult(ToolSchema):
@@ -124,8 +158,8 @@ class SimulateResult(ToolSchema):
     power_average_w: float | None
     area_mm2: float | None
     instructions: int
-    critical_path_ns: dict[str, float]
-    warnings: list[str]
+    critical_path_ns: LongestTimes
+    warnings: Entries[Text]
 
 
 class LayerEntry(ToolSchema):
@@ -134,7 +168,7 @@ class LayerEntry(ToolSchema):
     node: str
     op_type: str
     unfolding: str
-    cores: int
+    cores: Count
     xbars: int
     products_ns: float
     work_ns: float
@@ -145,11 +179,11 @@ class ExplainResult(ToolSchema):
 
     latency_ns: float
     interval_ns: float
-    binds: str
-    advice: list[str]
-    layers: list[LayerEntry]
+    binds: Text
+    advice: Entries[Text]
+    layers: Entries[LayerEntry]
     layers_total: int
-    warnings: list[str]
+    warnings: Entries[Text]
 
 
 class FindingEntry(ToolSchema):
@@ -157,8 +191,8 @@ class FindingEntry(ToolSchema):
 
     rule: str
     severity: str
-    message: str
-    advice: str
+    message: Text
+    advice: Text
     core: int | None
     pc: int | None
     count: int
@@ -167,7 +201,7 @@ class FindingEntry(ToolSchema):
 class CheckResult(ToolSchema):
     """Problems that the simulator would accept silently."""
 
-    findings: list[FindingEntry]
+    findings: Entries[FindingEntry]
     findings_total: int
 
 

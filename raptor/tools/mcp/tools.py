@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from tempfile import mkdtemp
@@ -20,7 +20,6 @@ from raptor.tools.mcp.served_folder import ServedFolder
 Report = Callable[[str], None]
 _MOST_CHARACTERS = 60_000
 """Most characters of a page."""
-_LONGEST_LINE = 2000
 _NO_OPTIONS, _DEFAULTS = schemas.InspectChoice(), schemas.CompileChoice()
 
 
@@ -30,22 +29,11 @@ def inspect_model(
     """Counts the operations and crossbars of a model, and lists nodes that cannot be compiled. Does not compile it."""
     report("inspect")
     found = inspect(served.find_model(model), **_options(options))
-    nodes = [
-        schemas.UnsupportedEntry(node=each.node, op_type=each.op_type, reason=_cut(each.reason))
-        for each in found.unsupported
-    ]
-    return schemas.InspectResult(
-        compiles=not nodes,
-        inputs={name: list(shape) for name, shape in found.inputs.items()},
-        outputs={name: list(shape) for name, shape in found.outputs.items()},
-        parameters=found.parameters,
-        macs=found.macs,
-        xbars=found.xbars,
-        cores_needed=found.cores_needed,
+    return schemas.InspectResult.take(
+        found,
+        compiles=not found.unsupported,
         operators={each.op_type: each.nodes for each in found.operators},
-        unsupported=nodes[: schemas.MOST_ENTRIES],
-        unsupported_total=len(nodes),
-        notes=_texts(found.notes),
+        unsupported_total=len(found.unsupported),
     )
 
 
@@ -68,17 +56,8 @@ def compile_model(
         made = program.save(_work_folder() / "out", weight_format="npz")
         folder = served.keep(made, name)
     found = program.report
-    return schemas.CompileResult(
-        program=folder.as_posix(),
-        reused=reused,
-        instructions=found.instruction_count,
-        xbars_used=found.xbars_used,
-        xbars_available=found.xbars_available,
-        cores_used=found.cores_used,
-        cores_available=found.cores_available,
-        peak_local_bytes=found.peak_local_bytes,
-        warnings=_texts(found.warnings),
-    )
+    more = {"program": folder.as_posix(), "reused": reused, "instructions": found.instruction_count}
+    return schemas.CompileResult.take(found, **more)
 
 
 def validate_program(
@@ -86,21 +65,7 @@ def validate_program(
 ) -> schemas.ValidateResult:
     """Executes all instructions on random inputs and compares the outputs with onnxruntime on the ONNX model."""
     report("validate")
-    found = api.load(served.find_program(program)).validate(seed=seed)
-    outputs = [
-        schemas.OutputError(
-            name=each.name, passed=each.passed, max_absolute=each.max_absolute, max_relative=each.max_relative
-        )
-        for each in found.outputs
-    ]
-    return schemas.ValidateResult(
-        passed=found.passed,
-        samples=found.samples,
-        outputs=outputs[: schemas.MOST_ENTRIES],
-        first_deviation=found.first_deviation,
-        reason=found.reason,
-        message=None if found.message is None else _cut(found.message),
-    )
+    return schemas.ValidateResult.take(api.load(served.find_program(program)).validate(seed=seed))
 
 
 def simulate_program(
@@ -111,64 +76,21 @@ def simulate_program(
 ) -> schemas.SimulateResult:
     """Estimates time and energy: of one sample alone, or of samples one after another (throughput)."""
     report("simulate")
-    found = api.simulate(served.find_program(program), mode=mode)
-    longest = sorted(found.critical_path_ns.items(), key=lambda entry: -entry[1])[: schemas.MOST_ENTRIES]
-    return schemas.SimulateResult(
-        latency_ns=found.latency_ns,
-        interval_ns=found.interval_ns,
-        energy_pj=found.energy_pj,
-        power_average_w=found.power_average_w,
-        area_mm2=found.area_mm2,
-        instructions=found.instructions,
-        critical_path_ns=dict(longest),
-        warnings=_texts(found.warnings),
-    )
+    return schemas.SimulateResult.take(api.simulate(served.find_program(program), mode=mode))
 
 
 def explain_program(served: ServedFolder, report: Report, program: schemas.ProgramPath) -> schemas.ExplainResult:
     """Explains what the mapping chose for each layer, and what limits the time."""
     report("explain")
     found = api.load(served.find_program(program)).explain()
-    layers = [
-        schemas.LayerEntry(
-            node=each.node,
-            op_type=each.op_type,
-            unfolding=each.unfolding,
-            cores=len(each.cores),
-            xbars=each.xbars,
-            products_ns=each.products_ns,
-            work_ns=each.work_ns,
-        )
-        for each in found.layers
-    ]
-    return schemas.ExplainResult(
-        latency_ns=found.latency_ns,
-        interval_ns=found.interval_ns,
-        binds=_cut(found.binds),
-        advice=_texts(found.advice),
-        layers=layers[: schemas.MOST_ENTRIES],
-        layers_total=len(layers),
-        warnings=_texts(found.warnings),
-    )
+    return schemas.ExplainResult.take(found, layers_total=len(found.layers))
 
 
 def check_program(served: ServedFolder, report: Report, program: schemas.ProgramPath) -> schemas.CheckResult:
     """Looks for problems in the instruction streams that the simulator would accept silently."""
     report("check")
     found = api.load(served.find_program(program)).check()
-    entries = [
-        schemas.FindingEntry(
-            rule=each.rule,
-            severity=each.severity,
-            message=_cut(each.message),
-            advice=_cut(each.advice),
-            core=each.core,
-            pc=each.pc,
-            count=each.count,
-        )
-        for each in found[: schemas.MOST_ENTRIES]
-    ]
-    return schemas.CheckResult(findings=entries, findings_total=len(found))
+    return schemas.CheckResult.take(found, findings=found, findings_total=len(found))
 
 
 def read_stream(
@@ -250,19 +172,11 @@ def _work_folder() -> Path:
     return Path(mkdtemp()).absolute()
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}..."
-
-
-def _texts(found: Sequence[str]) -> list[str]:
-    return [_cut(text) for text in found[: schemas.MOST_ENTRIES]]
-
-
 def _page(text: Iterable[str], first: int, count: int) -> schemas.TextPage:
     """Returns a page of the lines of a text."""
     lines, left, rest = list[str](), _MOST_CHARACTERS, islice(text, first, None)
     for line in islice(rest, count):
-        lines.append(_cut(line))
+        lines.append(schemas.cut(line))
         left -= len(lines[-1])
         if left < 0:
             break

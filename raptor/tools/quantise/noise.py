@@ -50,8 +50,8 @@ def measure_noise(
     """Runs both models with optimisations off; returns the noise of each quantised tensor, and of the outputs."""
     pairs = list(QdqModel(model).layer_pairs())
     ends = [v.name for v in model.graph.output]
-    reference = OrtSession(_with_outputs(floats, [p.tensor for p in pairs]))
-    whole = OrtSession(_with_outputs(model, [p.restored for p in pairs]))
+    reference = OrtSession(with_outputs(floats, [p.tensor for p in pairs]))
+    whole = OrtSession(with_outputs(model, [p.restored for p in pairs]))
     forced = OrtSession(_isolated_layers(model, pairs))
     costs, outputs = {p.tensor: TensorNoise() for p in pairs}, SignalNoise()
     for sample in samples:
@@ -83,8 +83,18 @@ class OutputNoise:
                 found.accumulate(wanted[name], values[name])
         return found.noise / found.signal if found.signal else 0.0
 
+    def largest_difference(self, model: ModelProto) -> float:
+        """Returns the largest difference of an output element, as a share of the largest element of that output."""
+        session, largest = OrtSession(model), 0.0
+        values = [session.run(sample) for sample in self.samples]
+        for name in self.names:
+            top = max(float(np.abs(wanted[name]).max()) for wanted in self.wanted)
+            gaps = (np.abs(w[name] - v[name]).max() for w, v in zip(self.wanted, values, strict=True))
+            largest = max(largest, float(max(gaps)) / (top or 1.0))
+        return largest
 
-def _with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:
+
+def with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:
     """Returns a copy with the tensors `names` as additional outputs, except model inputs, whose values are known."""
     copy = ModelProto()
     copy.CopyFrom(model)

@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Unpack, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, get_args
 
 from raptor import frontend
-from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
-from raptor.codegen.pimsim.program_cost import simulate_objective
+from raptor.codegen.machine_backend import CostModel, MachineBackend, find_backend
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
 from raptor.common.option_spelling import spell_option
 from raptor.common.options import arguments
@@ -73,7 +72,7 @@ def search_policy(
     given = read_options(CompileOptions, options, PolicyKeywords)
     choice = parse_choice(scheme, 8, 8, per_channel, NO_POLICY)
     source = calibrate_model(model, choice, CalibrationRequest(data, seed, samples, given.inputs), any_bits=True)
-    return _PolicySearch(source, load_chip(given.chip), goal, told).run(share)
+    return _PolicySearch(source, load_chip(given.chip), find_backend(given.numbers.backend), goal, told).run(share)
 
 
 def _budget(value: object) -> tuple[Goal, float]:
@@ -101,6 +100,7 @@ class _PolicySearch:
 
     source: CalibratedModel
     chip: Target
+    backend: MachineBackend[Any]
     goal: Goal
     told: Callable[[str], None]
     costs: dict[frozenset[PrecisionStep], float] = field(default_factory=dict[frozenset[PrecisionStep], float])
@@ -212,5 +212,6 @@ class _PolicySearch:
             mapped = pipeline.rewrite_and_map(graph, self.chip, ROWS)
             completed = pipeline.complete(mapped, self.chip, aim=BALANCED_OBJECTIVE, driver=driver)
             lowered = pipeline.run_lowering(completed.mapped, self.chip, driver=driver, known=completed.known)
-            streams = pipeline.generate_code(lowered, PIMSIM_BACKEND, driver=driver)
-            return simulate_objective(self.goal, lowered.program, streams, self.chip).figure(self.goal)
+            code = pipeline.generate_code(lowered, self.backend, driver=driver)
+            assert isinstance(self.backend, CostModel), "pimsim-nn has a simulator"
+            return self.backend.cost(self.goal, lowered.program, code, self.chip).figure(self.goal)

@@ -1,15 +1,13 @@
 """The result of quantisation: the model, and a report with the noise of each tensor."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from raptor.common.files import file_access
 from raptor.common.files.schema_types import JsonArray, StrictSchema
-from raptor.common.options import arguments
 from raptor.common.options.option_values import QuantisationScheme
+from raptor.tools.quantise.model_file import ModelFile
 from raptor.tools.quantise.policy import PolicySearch
 
 _NO_NOISE = "; null: no difference, or all floats are 0"
@@ -60,18 +58,7 @@ class QuantisationReport(StrictSchema):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Quantisation:
+class Quantisation(ModelFile):
     """A quantised model. `onnx_bytes`: content of the ONNX file. `report`: options, sizes and noise."""
 
-    onnx_bytes: bytes
     report: QuantisationReport
-
-    def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Writes the ONNX file atomically and returns its path.
-
-        `force`: replace an existing file. Raises `UserError` if the file may not be replaced or cannot be written.
-        """
-        target = arguments.parse_path("path", path, expected="the path of a file")
-        file_access.check_file_replaceable("-o", target, force=arguments.parse_flag("force", force))
-        file_access.write_atomic("-o", target, self.onnx_bytes)
-        return target

@@ -143,10 +143,17 @@ def test_options_without_effect_are_refused(options: dict[str, Any], message: st
     assert str(caught.value).startswith(message)
 
 
-def test_a_search_says_which_machine_it_simulates() -> None:
-    program = raptor.compile(build("mlp3"), backend="c", optimize="latency", effort=2)
-    assert "the search compared mappings by the instruction streams of pimsim" in program.report.warnings
-    assert len(program.report.search) == 2
+def test_a_search_is_refused() -> None:
+    with pytest.raises(UserError, match="not with backend='c', which has no model of time and energy"):
+        raptor.compile(build("mlp3"), backend="c", optimize="energy")
+
+
+def test_a_mapping_that_pimsim_has_searched(tmp_path: Path) -> None:
+    file = tmp_path / "mapping.json"
+    searched = raptor.compile(build("mlp3"), optimize="latency", effort=2, emit_mapping=file)
+    program = raptor.compile(build("mlp3"), backend="c", mapping=str(file))
+    assert program.report.xbars_used == searched.report.xbars_used
+    assert program.validate(samples=2).verdict == "pass"
 
 
 def test_the_list_of_steps_is_one_schedule(out: Path) -> None:

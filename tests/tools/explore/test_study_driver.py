@@ -183,6 +183,12 @@ def test_a_long_study_goes_on(tmp_path: Path):
     assert first.notes == {"generation": 1200}
 
 
+def test_a_machine_without_times_cannot_be_studied(tmp_path: Path):
+    chip = {"cores": 4, "xbar": 16, "xbars_per_core": 8, "backend": "c"}
+    found = evaluate_job(EvaluationJob(str(model(tmp_path / "m.onnx")), chip, is_steady=False))
+    assert (found.state, found.reason) == ("infeasible", "backend='c': a study needs times, and it has none")
+
+
 def test_what_cannot_be_evaluated(tmp_path: Path):
     path = str(model(tmp_path / "m.onnx"))
     small_chip = evaluate_job(EvaluationJob(path, {"cores": 1, "xbar": 16, "xbars_per_core": 1}, is_steady=False))

@@ -10,7 +10,7 @@ from onnx import ModelProto, TensorProto, helper
 import raptor
 from raptor.common.errors import UserError
 from raptor.frontend.proto.model_checks import collect_inputs
-from raptor.tools.quantise.calibration_data import random_samples, read_sampled_inputs
+from raptor.tools.quantise.calibration_data import random_samples, read_sampled_inputs, read_samples
 from tests.tiny_models import Array, make_model, node, random
 
 ROWS = 300
@@ -91,3 +91,15 @@ def test_data_that_the_type_does_not_have(tmp_path: Path):
             raptor.quantize(MODELS["ids of 64 bits"], data=tmp_path / "data.npz")
     np.savez(tmp_path / "data.npz", x=np.arange(20, dtype=np.float32).reshape(4, 5))
     assert raptor.quantize(MODELS["ids of 64 bits"], data=tmp_path / "data.npz").report.samples == 4
+
+
+def test_the_array_of_the_only_input_may_be_x(tmp_path: Path):
+    """Like in the files of `raptor accuracy`; an array with the name of the input comes first."""
+    model = make_model([node("MatMul", "image w", "y")], {"image": [1, 4]}, {"y": 2}, {"w": random(4, 3)})
+    inputs, (first, second) = read_sampled_inputs(model), random(2, 3, 4)
+    np.savez(tmp_path / "data.npz", x=first, y=np.arange(3))
+    assert np.array_equal(
+        np.concatenate([s["image"] for s in read_samples(tmp_path / "data.npz", inputs, None)]), first
+    )
+    np.savez(tmp_path / "data.npz", x=first, image=second)
+    assert np.array_equal(read_samples(tmp_path / "data.npz", inputs, 1)[0]["image"], second[:1])

@@ -13,7 +13,7 @@ from tests.validator.crossbar.chips import CELLS, exact, products, random_case
 from validator.crossbar.chip_parameters import ChipSetup
 from validator.crossbar.chip_settings import make_setup
 from validator.crossbar.programmed_chip import GroupUse, program_chip
-from validator.crossbar.weight_errors import predict_weight_errors
+from validator.crossbar.weight_errors import predict_weight_errors, tabulate_code_errors
 
 NOISY = ("reram-milo", "reram-wan2022", "pcm-aihwkit", "sonos")
 CODES = np.array([0, 1, 7, 20, 64, -100, 127])
@@ -44,6 +44,21 @@ def test_the_closed_form_is_the_error_of_the_simulation(name: str, levels: str, 
     of_variance = np.sqrt(np.maximum(((errors - errors.mean(axis=0)) ** 4).mean(axis=0) - spread**4, 0) / COUNT)
     assert np.all(np.abs(errors.mean(axis=0) - wanted.mean[0]) <= 3 * spread / np.sqrt(COUNT) + 1e-4)
     assert np.all(np.abs(spread**2 - wanted.std[0] ** 2) <= 3 * of_variance + 1e-4)
+
+
+@pytest.mark.parametrize("compensation", ["none", "chip"])
+def test_the_table_of_codes_is_that_of_chips_that_have_drifted(compensation: str):
+    """PCM after a month: with a factor, errors of the largest code fall from tens of codes to a few."""
+    setup = device_setup("pcm-aihwkit", seconds="2592000", compensation=compensation)
+    codes = np.arange(-127, 128)
+    matrix = np.broadcast_to(codes, (3000, 255))
+    array = program_chip([matrix], [GroupUse(0, 0, 8, 8, "layer")], setup).arrays[0]
+    assert array.held_levels is not None
+    errors = (array.held_levels * array.factor[:, None]).sum(axis=0) + array.planes.digit_factor - codes
+    table = tabulate_code_errors(8, setup)
+    assert table.std == pytest.approx(errors.std(axis=0), rel=0.12)
+    assert table.mean == pytest.approx(errors.mean(axis=0), abs=1.5)
+    assert (abs(table.mean[-1]) > 10) == (compensation == "none")
 
 
 @pytest.mark.parametrize("seed", range(12))

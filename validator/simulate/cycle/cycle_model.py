@@ -13,10 +13,12 @@ from raptor.target.isa import OPCODE, REGISTER_COUNT, Timing
 from raptor.target.opcode_tables import (
     ENTERS_ROB,
     IS_SIZED,
+    MATRIX,
     MISSING,
     NEEDS_WIDTH,
     OPCODE_RULES,
     UNIT,
+    VECTOR,
     RuleColumn,
     operand_mask,
     timing_mask,
@@ -86,6 +88,16 @@ class CycleModel:
     def unit_index(self) -> npt.NDArray[np.uint8]:
         """Index of the unit in `isa.Unit`, for every instruction."""
         return UNIT[self.opcodes]
+
+    @property
+    def is_product(self) -> Mask:
+        """Whether an instruction is one of the crossbars, for every instruction."""
+        return self.unit_index == MATRIX
+
+    @property
+    def is_vector(self) -> Mask:
+        """Whether an instruction is one of the vector unit, for every instruction."""
+        return self.unit_index == VECTOR
 
     def timing_mask(self, *timings: Timing) -> Mask:
         """Returns a mask of the instructions that are timed in one of these ways."""

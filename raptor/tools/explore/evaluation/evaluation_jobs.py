@@ -8,10 +8,11 @@ import msgspec
 
 from raptor import api
 from raptor.api import Program
-from raptor.codegen.pimsim.program_cost import STEADY_SAMPLES, simulate_cost, simulate_peak_w
-from raptor.codegen.pimsim.stream_files import pimsim_files
 from raptor.common.errors import CapacityError, RaptorError, UnsupportedError, UserError
+from raptor.common.option_spelling import spell_option
+from raptor.mapping.search_trial import STEADY_SAMPLES
 from raptor.options import ChipOptions, collect_options
+from raptor.output.machine_files import SimulatedFiles
 from raptor.output.writer import ProgramArtifacts
 from raptor.target import arch as architectures
 from raptor.target.arch import Target
@@ -162,14 +163,15 @@ def load_simulated_chip(job: EvaluationJob) -> Target:
 
 def _alone(artifacts: ProgramArtifacts, chip: Target, job: EvaluationJob) -> dict[str, float]:
     """Returns time and energy of a program of one segment, whose weights are written once."""
-    files = pimsim_files(artifacts)
-    groups = {core: files.config.group_sizes(core) for core in files.records}
-    one = simulate_cost(files.records, groups, chip, 0)
+    files = artifacts.machine
+    if not isinstance(files, SimulatedFiles):
+        raise UserError(f"{spell_option('backend', artifacts.backend)}: a study needs times, and it has none")
+    one = files.cost(chip, 0)
     found = {"latency_ns": one.latency_ns, "energy_pj": one.energy_pj} | _wear(None)
     if job.needs_power:
-        found["power_peak_w"] = simulate_peak_w(files.records, groups, chip)
+        found["power_peak_w"] = files.peak_w(chip)
     if job.is_steady:
-        several = simulate_cost(files.records, groups, chip, STEADY_SAMPLES)
+        several = files.cost(chip, STEADY_SAMPLES)
         found |= {"interval_ns": several.interval_ns, "steady_energy_pj": several.energy_pj}
     return found
 

@@ -1,0 +1,50 @@
+"""Finds the layers that read a tensor line by line, and where they read it: there, a view is made."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from raptor.graph.ir import ChannelSum, Elementwise, Filter, Graph, Node, Rename
+from raptor.graph.layers import is_pointwise
+from raptor.graph.window import Window
+from raptor.mapping.decision import LineUnfolding
+from raptor.mapping.modes.line_streaming import Range
+from raptor.target.tensor_layout import Image
+
+
+def find_line_readers(graph: Graph, readers: Mapping[str, Sequence[Node]], name: str) -> Iterator[Node]:
+    """Yields the layers that read each line of a tensor once, directly or through element-wise operators.
+
+    So do layers whose kernel has one row. The first one leads. `readers`: the nodes that read each tensor.
+    """
+    image = graph.tensors[name].image
+    for node in readers.get(name, ()):
+        result = graph.tensors[node.output].image
+        if isinstance(node.operator, Filter) and _reads_lines_once(node.operator.window):
+            yield node
+        elif isinstance(node.operator, Elementwise | Rename | ChannelSum) and (result.rows, result.width) == (
+            image.rows,
+            image.width,
+        ):
+            yield from find_line_readers(graph, readers, node.output)
+
+
+def _reads_lines_once(window: object) -> bool:
+    """True if every output line of a layer reads the input line of the same number alone."""
+    if (
+        not isinstance(window, Window)
+        or window.transposed
+        or len(window.kernel) < 2
+        or window.in_lines != window.out_lines
+    ):
+        return is_pointwise(window)
+    return set(window.kernel[:-1]) == {1} and set(window.strides[:-1]) == {1}
+
+
+def reading_cells(layer: LineUnfolding, image: Image, part: Range) -> list[tuple[Range, int]]:
+    """Returns the columns and cores on which a layer by line reads a channel range of an image first.
+
+    The columns are cut as those of the result; neighbours send what a wide kernel reads beyond them.
+    """
+    cols = layer.grid.cols
+    ends = [*(first * image.width // cols[-1][1] for first, _ in cols), image.width]
+    return [(own, layer.receiving_core(s, part)) for s, own in enumerate(pairwise(ends)) if own[0] < own[1]]

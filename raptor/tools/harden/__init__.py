@@ -1,0 +1,1 @@
+"""Changes float models so that errors of cells cost less (`raptor harden`)."""

@@ -1,0 +1,104 @@
+"""Command `raptor train MODEL`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raptor.options import InputKeywords
+from raptor.tools.cli.option_parameters import ModelArgument, QuietOption, expand_options
+from raptor.tools.harden.harden_command import RequiredCells, WeightBits
+from validator.cli_options import CrossbarSettings
+
+if TYPE_CHECKING:
+    from raptor.tools.train.train_model import TrainingReport
+
+
+Data = Annotated[
+    Path,
+    typer.Option(metavar="FILE.npz|DIR", help="Inputs and labels, as for raptor accuracy.", show_default=False),
+]
+Noise = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|device|SHARE",
+        help="Errors in training: a share of the largest weight of each channel, those of the cells, or the best.",
+    ),
+]
+Test = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE.npz|DIR", help="Samples that --data must not have; can be repeated."),
+]
+
+
+@expand_options
+def train_command(
+    model: ModelArgument,
+    *,
+    cells: RequiredCells,
+    data: Data,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File to write.", show_default="NAME-trained.onnx")
+    ] = None,
+    noise: Noise = "auto",
+    weights: WeightBits = 8,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the samples, with each noise.")] = 100,
+    validation: Annotated[float, typer.Option(help="Share of the samples that is not trained on.")] = 0.15,
+    test: Test = None,
+    scratch: Annotated[bool, typer.Option("--scratch", help="Start from new weights.")] = False,
+    shift: Annotated[int, typer.Option(min=0, max=64, help="Largest random shift of an image or a signal.")] = 0,
+    rate: Annotated[float, typer.Option(help="Rate of the optimiser Adam in the first step.")] = 0.003,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
+    settings: CrossbarSettings = None,
+    inputs: InputKeywords,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Train a float classifier under the errors of cells, so that they cost less accuracy.
+
+    Nothing is chosen on the samples of --test. Needs PyTorch, which the extra `train` of raptor-crossbar installs.
+
+    Example: raptor train --help
+    """
+    from raptor.common.files import file_access
+    from raptor.common.terminal.console import LiteralConsole
+    from raptor.tools.train.train_model import train
+    from validator.crossbar.chip_settings import parse_settings
+
+    target = output or Path(f"{model.stem}-trained.onnx")
+    file_access.check_file_replaceable("-o", target, force=force)
+    given: dict[str, Any] = {
+        "noise": noise,
+        "weights": weights,
+        "epochs": epochs,
+        "validation": validation,
+        "test": test or (),
+        "scratch": scratch,
+        "shift": shift,
+        "rate": rate,
+        "seed": seed,
+        "settings": parse_settings("--with", settings or ()),
+        **inputs,
+    }
+    with LiteralConsole(stderr=True).status("training ...") as status:
+        found = train(model, cells=cells, data=data, tick=status.update, **given)
+    found.save(target, force=force)
+    if json is not None:
+        file_access.print_or_write("--json", json, file_access.model_to_json(found.report))
+    if not quiet and not file_access.is_stdout(json):
+        console = LiteralConsole()
+        for line in describe_training(found.report):
+            console.print(line, soft_wrap=True)
+        console.print(f"trained for {found.report.device}: {target}", soft_wrap=True)
+
+
+def describe_training(report: "TrainingReport") -> list[str]:
+    """Returns lines of text: what each noise reaches on validation samples, as floats and on chips."""
+    head = f"{'noise':>8}  float   chips  lowest chip"
+    rows = [
+        f"{name:>8}  {found.floats:5.1%}  {found.chips:6.1%}  {found.lowest:11.1%}"
+        for name, found in (("before", report.before), *((f"{t.noise}", t) for t in report.tried))
+    ]
+    samples = f"{report.training} samples for training, {report.validation} for validation"
+    return [head, *rows, f"{samples}; noise {report.chosen} is the best"]

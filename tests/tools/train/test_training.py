@@ -1,0 +1,175 @@
+"""Training under errors of cells: the errors are those of simulated chips, a training helps, and repeats its bytes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from onnx import load_model_from_string, numpy_helper
+
+import raptor
+from models.trained import MODEL, load_images
+from raptor.common.errors import UserError
+from raptor.target import arch
+from raptor.target.device_file import load_device
+from raptor.tools.cli.app import build_commands
+from tests.paths import ROOT
+from tests.project.documents import Page
+from tests.tiny_models import make_model, node, random
+from validator.crossbar.chip_settings import make_setup
+from validator.crossbar.programmed_chip import GroupUse, program_chip
+from validator.crossbar.weight_errors import tabulate_code_errors
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+torch: Any = pytest.importorskip("torch")
+COUNT = 20_000
+CODES = np.array([-127, -64, 0, 20, 100])
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("name", ["reram-milo", "reram-wan2022", "pcm-aihwkit", "sonos"])
+def test_errors_in_training_have_the_moments_of_simulated_chips(name: str) -> None:
+    """20,000 weights of each code, in 127ths of the largest weight of their channel."""
+    from raptor.tools.train.weight_noise import CodeNoise, WeightNoise
+
+    setup = make_setup("noisy", arch.load("bench"), load_device(name), {})
+    matrix = np.broadcast_to(CODES, (COUNT, len(CODES)))
+    array = program_chip([matrix], [GroupUse(0, 0, 8, 8, "layer")], setup).arrays[0]
+    assert array.held_levels is not None
+    simulated = (array.held_levels * array.factor[:, None]).sum(axis=0) + array.planes.digit_factor - CODES
+    noise = WeightNoise(
+        CodeNoise.from_errors(tabulate_code_errors(8, setup)),
+        axis=0,
+        clip=None,
+        quantised=False,
+        generator=torch.Generator().manual_seed(5),
+    )
+    weights = torch.tensor(np.tile(np.append(CODES, 127), (COUNT, 1)) * 0.01, dtype=torch.float32)
+    drawn = (noise(weights) - weights).numpy()[:, :-1] / 0.01
+    read = tabulate_code_errors(8, setup).read_std[CODES + 127]
+    wanted = np.sqrt(simulated.std(axis=0) ** 2 + read**2)  # a simulated chip draws reads later, for each product
+    assert drawn.std(axis=0) == pytest.approx(wanted, rel=0.03, abs=1e-3)
+    bound = 4 * np.hypot(wanted, wanted) / np.sqrt(COUNT) + 1e-3
+    assert np.all(np.abs(drawn.mean(axis=0) - simulated.mean(axis=0)) <= bound)
+
+
+def test_gradients_pass_straight_through_and_large_weights_are_clipped() -> None:
+    from raptor.tools.train.weight_noise import CodeNoise, WeightNoise
+
+    weight = torch.nn.Parameter(torch.tensor([[1.0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 100]]))
+    noise = WeightNoise(CodeNoise.uniform(4, 0.1), axis=0, clip=2.5, quantised=True)
+    bound = 2.5 * float(weight.detach().std())
+    slopes = torch.arange(12.0)
+    (noise(weight) * slopes).sum().backward()
+    assert torch.equal(weight.grad[0], slopes)
+    assert float(weight.detach().max()) == pytest.approx(bound)
+    assert torch.equal(noise.eval()(weight), weight)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("train")
+    training, test = load_images()
+    np.savez(made / "train.npz", x=training.pixels[:400], y=training.digits[:400])
+    np.savez(made / "test.npz", x=test.pixels, y=test.digits)
+    return made
+
+
+def test_training_from_new_weights_learns_the_digits(folder: Path) -> None:
+    """40 epochs, some seconds; the network as given has seen all images, so that it shows nothing."""
+    found = raptor.train(
+        MODEL, cells="reram-milo", data=folder / "train.npz", test=[folder / "test.npz"], noise=0.06, epochs=40,
+        scratch=True,
+    )  # fmt: skip
+    (reached,) = found.report.tried
+    assert (found.report.training, found.report.validation) == (340, 60)
+    assert reached.floats >= 0.85
+    assert reached.lowest >= 0.75
+    model = load_model_from_string(found.onnx_bytes)
+    assert {p.key: p.value for p in model.metadata_props}["raptor.train.device"] == "reram-milo"
+    program = raptor.compile(
+        raptor.quantize(model, data=_inputs(folder), per_channel=True).save(folder / "int8.onnx", force=True),
+        xbar=128, cores=64,
+    )  # fmt: skip
+    assert program.validate(samples=2).passed
+
+
+def _inputs(folder: Path) -> Path:
+    np.savez(folder / "inputs.npz", image=load_images()[0].pixels[:20])
+    return folder / "inputs.npz"
+
+
+def test_the_command_repeats_its_bytes_and_chooses_on_validation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    words = ["train", str(MODEL), "--cells", "reram-milo", "--data", "train.npz", "--epochs", "1", "--weights", "4"]
+    files = ["--json", "report.json", "-o"]
+    shown = CliRunner().invoke(build_commands(), [*words, *files, "a.onnx", "--shift", "1"])
+    assert shown.exit_code == 0, shown.exception
+    assert "340 samples for training, 60 for validation; noise" in shown.output
+    assert CliRunner().invoke(build_commands(), [*words, "-o", "b.onnx", "--shift", "1", "-q"]).output == ""
+    assert Path("a.onnx").read_bytes() == Path("b.onnx").read_bytes()
+    report = __import__("json").loads(Path("report.json").read_text())
+    best = max(report["tried"], key=lambda found: found["chips"])
+    assert report["chosen"] == best["noise"]
+    assert [found["noise"] for found in report["tried"]] == [0.06, 0.12, "device"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noise": "much"}, "noise='much': expected auto, device, or a share of the largest weight"),
+        ({"noise": 2}, "noise=2: expected a share from 0 to 1"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"weights": 5}, "weights=5: expected 8 or 4"),
+        ({"cells": "isaac"}, "its cells have no errors"),
+    ],
+    ids=str,
+)
+def test_mistakes(folder: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        raptor.train(MODEL, **{"cells": "reram-milo", "data": folder / "train.npz", "epochs": 1, **options})
+
+
+def test_a_model_that_is_no_classifier_is_refused(folder: Path) -> None:
+    model = make_model([node("Conv", "image w", "y")], {"image": [1, 1, 8, 8]}, ["y"], {"w": random(2, 1, 3, 3)})
+    with pytest.raises(UserError, match=r"output 'y' \[1, 2, 6, 6\]: training needs a classifier"):
+        raptor.train(model, cells="reram-milo", data=folder / "train.npz")
+
+
+def test_a_users_module_is_hardened_in_training_alone_and_exported_without_errors() -> None:
+    nn = torch.nn
+    module = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(64, 3)
+    )  # fmt: skip
+    x = torch.randn(2, 1, 8, 8)
+    before = module.eval()(x).detach()
+    assert raptor.torch.harden(module, "reram-milo", clip=None) is module
+    assert torch.equal(module(x), before)
+    module.train()
+    first, second = module(x), module(x)
+    assert not torch.equal(first, second)
+    first.sum().backward()
+    assert module[0].parametrizations.weight.original.grad.abs().sum() > 0
+    assert not hasattr(module[2], "parametrizations"), "depthwise layers have no errors"
+    exported = raptor.torch.export(module, x)
+    names = {t.name: numpy_helper.to_array(t) for t in exported.graph.initializer}
+    assert any(np.array_equal(v, module.eval()[0].weight.detach().numpy()) for v in names.values())
+    with pytest.raises(UserError, match="its weight has a parametrization already"):
+        raptor.torch.harden(module, "reram-milo")
+    with pytest.raises(UserError, match="no Conv1d, Conv2d, Conv3d or Linear layer"):
+        raptor.torch.harden(nn.ReLU(), "reram-milo")
+
+
+def test_the_page_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that need PyTorch are run, too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    text = (ROOT / "docs" / "how-to" / "harden.md").read_text().replace("```py\n", "```python\n")
+    page = Page(text)
+    page.run()
+    assert page.updated() == text
