@@ -60,9 +60,20 @@ def _cache(layers: int, heads: int, size: int, form: str) -> tuple[dict[str, Any
 
 
 def plain_decoder(
-    *, layers: int = 2, heads: int = 2, size: int = 8, vocabulary: int = 12, positions: int = 32, seed: int = 0
+    *,
+    layers: int = 2,
+    heads: int = 2,
+    size: int = 8,
+    vocabulary: int = 12,
+    positions: int = 32,
+    seed: int = 0,
+    groups: int | None = None,
 ) -> ModelProto:
-    """A decoder in standard operators, as optimum exports GPT-2: position_ids, and a mask that is added to scores."""
+    """A decoder in standard operators, as optimum exports GPT-2: position_ids, and a mask that is added to scores.
+
+    With fewer `groups` than heads, keys and values are repeated for the heads of a group, as optimum exports Llama.
+    """
+    groups = heads if groups is None else groups
     b, width = _Builder(seed), heads * size
     b.add("Gather", [b.weights("wte", vocabulary, width), "input_ids"], "tokens")
     x = b.add("Add", ["tokens", b.add("Gather", [b.weights("wpe", positions, width), "position_ids"], "places")], "x")
@@ -72,30 +83,42 @@ def plain_decoder(
     b.add("Mul", ["unseen.4d", b.constant("huge", np.float32(1e9))], "mask")
     for n in range(layers):
         name = f"layer.{n}"
-        heads_of = {kind: _split_heads(b, x, f"{name}.{kind}", heads, size) for kind in ("query", "key", "value")}
+        counts = {"query": heads, "key": groups, "value": groups}
+        heads_of = {kind: _split_heads(b, x, f"{name}.{kind}", n, size, width) for kind, n in counts.items()}
         for kind in ("key", "value"):
             b.add("Concat", [f"past_key_values.{n}.{kind}", heads_of[kind]], f"present.{n}.{kind}", axis=2)
-        b.add("Transpose", [f"present.{n}.key"], f"{name}.keys", perm=[0, 1, 3, 2])
+        keys, values = (_repeat(b, f"present.{n}.{kind}", groups, heads, size) for kind in ("key", "value"))
+        b.add("Transpose", [keys], f"{name}.keys", perm=[0, 1, 3, 2])
         b.add("MatMul", [heads_of["query"], f"{name}.keys"], f"{name}.scores")
         b.add("Add", [f"{name}.scores", "mask"], f"{name}.masked")
         b.add("Softmax", [f"{name}.masked"], f"{name}.shares", axis=-1)
-        b.add("MatMul", [f"{name}.shares", f"present.{n}.value"], f"{name}.mixed")
+        b.add("MatMul", [f"{name}.shares", values], f"{name}.mixed")
         b.add("Transpose", [f"{name}.mixed"], f"{name}.by_token", perm=[0, 2, 1, 3])
         b.add("Reshape", [f"{name}.by_token", b.constant("flat", np.array([0, 0, width]))], f"{name}.joined")
         b.add("MatMul", [f"{name}.joined", b.weights(f"{name}.out", width, width)], f"{name}.added")
         x = b.add("Add", [x, f"{name}.added"], f"{name}.sum")
         x = b.add("Tanh", [x], f"{name}.y")
     b.add("MatMul", [x, b.weights("head", width, vocabulary)], "logits")
-    before, after = _cache(layers, heads, size, "past + sequence")
+    before, after = _cache(layers, groups, size, "past + sequence")
     inputs = {"input_ids": ["batch", "sequence"], **before, "attention_mask": ["batch", "past + sequence"]}
     return b.model(
         {**inputs, "position_ids": ["batch", "sequence"]}, {"logits": ["batch", "sequence", vocabulary], **after}
     )
 
 
-def _split_heads(b: _Builder, x: str, name: str, heads: int, size: int) -> str:
-    b.add("MatMul", [x, b.weights(f"{name}.weights", heads * size, heads * size)], f"{name}.flat")
-    b.add("Reshape", [f"{name}.flat", b.constant("split", np.array([0, 0, heads, size]))], f"{name}.split")
+def _repeat(b: _Builder, name: str, groups: int, heads: int, size: int) -> str:
+    """Repeats each head of a cache for all heads of its group."""
+    if groups == heads:
+        return name
+    b.constant("between", np.array([2]))
+    b.constant("times", np.array([1, 1, heads // groups, 1, 1]))
+    b.add("Expand", [b.add("Unsqueeze", [name, "between"], f"{name}.apart"), "times"], f"{name}.each")
+    return b.add("Reshape", [f"{name}.each", b.constant("heads", np.array([1, heads, -1, size]))], f"{name}.repeated")
+
+
+def _split_heads(b: _Builder, x: str, name: str, heads: int, size: int, width: int) -> str:
+    b.add("MatMul", [x, b.weights(f"{name}.weights", width, heads * size)], f"{name}.flat")
+    b.add("Reshape", [f"{name}.flat", b.constant(f"split.{heads}", np.array([0, 0, heads, size]))], f"{name}.split")
     return b.add("Transpose", [f"{name}.split"], f"{name}.heads", perm=[0, 2, 1, 3])
 
 

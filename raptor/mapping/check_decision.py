@@ -32,6 +32,7 @@ from raptor.mapping.decision import (
     Matrix,
     PixelFlow,
     Range,
+    SharedDot,
 )
 from raptor.mapping.modes.dense_unfolding import unfold_dense
 from raptor.mapping.modes.kernel_unfolding import unfold_kernel
@@ -283,11 +284,16 @@ def _products(chip: _Chip, decision: Decision) -> Iterator[str]:
             yield f"flow.products: {name} is not a product of two computed tensors by line"
             continue
         image = graph.tensors[name].image
-        yield from (f"flow.products.{name}.relays: {fault}" for fault in _relays(graph, grid, image.width))
         yield from _ranges(f"flow.products.{name}.rows", grid.rows, image.rows)
-        yield from _ranges(f"flow.products.{name}.cols", grid.cols, image.width)
-        if len(grid.cores) != len(grid.rows) * len(grid.cols):
-            yield f"flow.products.{name}.cores: {len(grid.cores)} for {len(grid.rows)} x {len(grid.cols)} places"
+        if isinstance(grid, SharedDot):
+            yield from _ranges(f"flow.products.{name}.parts", grid.parts, image.channels)
+            second = grid.parts
+        else:
+            yield from (f"flow.products.{name}.relays: {fault}" for fault in _relays(graph, grid, image.width))
+            yield from _ranges(f"flow.products.{name}.cols", grid.cols, image.width)
+            second = grid.cols
+        if len(grid.cores) != len(grid.rows) * len(second):
+            yield f"flow.products.{name}.cores: {len(grid.cores)} for {len(grid.rows)} x {len(second)} places"
 
 
 def _relays(graph: Graph, grid: DotGrid, queries: int) -> Iterator[str]:

@@ -169,7 +169,32 @@ class DotGrid(StrictDataclass):
         return self.cores[part % len(self.rows) * len(self.cols) + column]
 
 
-PlacedRecord = TypeVar("PlacedRecord", bound=KernelUnfolding | FullyConnected | LineUnfolding | DotGrid)
+@dataclass(frozen=True, slots=True)
+class SharedDot(StrictDataclass):
+    """Cores that share each line of a product, so that none holds the other operand whole, such as a cache.
+
+    Core (r, p) computes, for the lines `rows[r]` of the result, its channels `parts[p]` for all pixels. The channels of
+    a pixel are then collected on one of these cores. `cores`: in order; parts change fastest.
+    """
+
+    rows: JsonArray[Range]
+    parts: JsonArray[Range]
+    cores: JsonArray[int]
+
+    def shares(self) -> Iterator[tuple[Range, tuple[tuple[Range, int], ...]]]:
+        """Yields ranges of lines, each with the channels and the core of all parts."""
+        count = len(self.parts)
+        for r, rows in enumerate(self.rows):
+            yield rows, tuple(zip(self.parts, self.cores[r * count : (r + 1) * count], strict=True))
+
+    def collectors(self, pixels: int) -> Iterator[tuple[Range, Range, int]]:
+        """Yields lines, pixel and core of each pixel of the result, where its channels come together."""
+        for rows, shares in self.shares():
+            yield from ((rows, (x, x + 1), shares[x % len(shares)][1]) for x in range(pixels))
+
+
+ProductCores = DotGrid | SharedDot
+PlacedRecord = TypeVar("PlacedRecord", bound=KernelUnfolding | FullyConnected | LineUnfolding | DotGrid | SharedDot)
 
 
 def renumber_record(record: PlacedRecord, number: Callable[[int], int]) -> PlacedRecord:
@@ -199,7 +224,7 @@ class LineFlow(StrictDataclass):
         default_factory=dict[str, tuple[tuple[Range, int], ...]]
     )
     streamed: bool = True
-    products: JsonObject[DotGrid] = field(default_factory=dict[str, DotGrid])
+    products: JsonObject[ProductCores] = field(default_factory=dict[str, ProductCores])
     sample: int = 0
     makes_constants: bool = False
     kind: Literal["line"] = "line"
@@ -303,6 +328,10 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
         loaders = ", ".join(f"columns {_range(cols)}: core {core}" for cols, core in parts)
         yield f"  %{name}: loaded, {loaders}"
     for name, grid in flow.products.items():
+        if isinstance(grid, SharedDot):
+            lines, parts = (" ".join(map(_range, ranges)) for ranges in (grid.rows, grid.parts))
+            yield f"  %{name}: lines {lines} x channels {parts}, cores {' '.join(map(str, grid.cores))}"
+            continue
         lines, pixels = (" ".join(map(_range, ranges)) for ranges in (grid.rows, grid.cols))
         relays = "".join(f", passes on %{tensor}" for tensor in grid.relays)
         yield f"  %{name}: lines {lines} x pixels {pixels}, cores {' '.join(map(str, grid.cores))}{relays}"

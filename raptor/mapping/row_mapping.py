@@ -50,6 +50,7 @@ from raptor.mapping.modes.step_replication import (
     slow_plans,
 )
 from raptor.mapping.multichip.chip_stages import LineDecision, map_to_chips
+from raptor.mapping.transformer.cache_cores import place_decoder
 from raptor.mapping.transformer.token_choice import choose_token_cores
 from raptor.mapping.transformer.token_cores import TokenCores, TokenStages
 from raptor.mapping.transformer.token_stages import count_epilogue_constants, find_stages
@@ -139,7 +140,8 @@ class RowMapper:
         if lines is None:
             raise NothingStreamsError("no layer can be computed by line on a chip of this size")
         layers, flow = lines
-        return PlannedDecision(Decision("rows", graph_tile_channels(self.graph, self.arch), flow, layers), planned_ns)
+        decision = Decision("rows", graph_tile_channels(self.graph, self.arch), flow, layers)
+        return PlannedDecision(place_decoder(self.graph, decision, self.arch), planned_ns)
 
     def _map_stages(self, knobs: TuningKnobs, whole: LineDecision | None) -> LineDecision | None:
         """Returns layers and flow for several chips. `whole`: the decision that takes all chips as one."""

@@ -206,7 +206,8 @@ class _Lowering:
     def update(self) -> "_Messages":
         """Adds rows that give states their next values, on each core that reads them. Returns messages for the others.
 
-        A run of elements follows when it is made, and the state has been read for the last time on that core.
+        A run of elements follows when it is made, and the state has been read for the last time on that core. Caches
+        follow after all other work of both cores: an older row that one core waits for is still in use on another.
         """
         wants, times, runs, rows = self.wants, self.times, self.state_runs, self.rows
         kept = np.flatnonzero(np.isin(wants.value, [*self.values.states]))
@@ -216,11 +217,14 @@ class _Lowering:
         pair, run = np.nonzero(pairs[:, :1] == runs.state)
         core, source = pairs[pair, 1], runs.source[run]
         turn = np.maximum(read[pair], self.last_turns()[source])
+        home, last = self.homes()[source], self.last_of_cores()
+        ended = np.maximum(last[core], np.where(home >= 0, last[home], -1))
+        turn = np.where(np.isin(runs.state[run], self.caches()), np.maximum(turn, ended), turn)
         at = times.slot_time(turn, times.update) + _number_equal(turn)
         into, out, node = wants.buffer_of(runs.state[run], core), np.zeros_like(core), self.turns.node[turn]
         span = np.stack([runs.into[run], runs.elements[run]], axis=1)
         taken = np.stack([runs.first[run], runs.elements[run]], axis=1)
-        home, address = self.homes()[source], self.values.addresses()[source]
+        address = self.values.addresses()[source]
         c = np.flatnonzero(address >= 0)
         loaded: list[int] = source[c].tolist()
         each = np.array([self.arch.bytes_of(self.values.all[tile].element) for tile in loaded], np.int64)
@@ -244,6 +248,25 @@ class _Lowering:
         """Returns the last turn that makes a part of each value; -1 for values that no operation makes."""
         last = np.full(len(self.values.all), -1)
         np.maximum.at(last, self.flow.op_result, self.turns.of_op)
+        return last
+
+    def caches(self) -> Ints:
+        """Returns the tiles of the states whose next values products read."""
+        multiplied = {use.right for use in self.graph.product_of.values()}
+        names = (pair.input for pair in self.graph.residency.states if pair.output in multiplied)
+        return np.array([self.values.tile(part.tile) for n in names for part in self.graph.tensors[n].parts], np.int64)
+
+    def last_of_cores(self) -> Ints:
+        """Returns the last turn of each core, and of those to which it sends."""
+        turns, flow, homes = self.turns, self.flow, self.homes()
+        number, last = np.arange(len(turns.core)), np.full(self.arch.core_count, -1)
+        np.maximum.at(last, turns.core, number)
+        fetches = np.flatnonzero(turns.tile >= 0)
+        copies = np.flatnonzero(flow.is_op_class(Copy))
+        copied = flow.read_tile[np.searchsorted(flow.read_op, copies)]
+        for turn, tile in ((number[fetches], turns.tile[fetches]), (turns.of_op[copies], copied)):
+            made = homes[tile] >= 0
+            np.maximum.at(last, homes[tile[made]], turn[made])
         return last
 
     def run_moves(self, runs: Ints) -> Ints:

@@ -39,10 +39,11 @@ def lay_out_matmuls(graph: Graph) -> Graph:
 def _streaming_name(name: str, graph: Graph, makers: Mapping[str, Node]) -> str:
     """Returns the tensor of which an operand that cannot stream is another name, if that one can, with the same pixels.
 
-    Returns other operands as they are.
+    A state is always read by its own name. Returns other operands as they are.
     """
     maker, image = makers.get(name), graph.tensors[name].image
-    if maker is None or not isinstance(maker.operator, Rename) or can_stream(image):
+    is_state = maker is not None and not {*maker.inputs}.isdisjoint(graph.residency.state_outputs)
+    if maker is None or not isinstance(maker.operator, Rename) or (can_stream(image) and not is_state):
         return name
     given = graph.tensors[maker.inputs[0]].image
     return maker.inputs[0] if can_stream(given) and given.has_pixels_of(image) else name

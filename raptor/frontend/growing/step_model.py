@@ -60,7 +60,7 @@ class _StepBuilder:
         self.last, self.before = measure_shapes(proto, inputs, (capacity - 1, capacity - 2))
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
-        self.rows: dict[tuple[int, int, int, int], str] = {}
+        self.masks: dict[tuple[int, int, int, int], _PositionTable] = {}
         self.read_as: dict[str, str] = {}
 
     def build(self) -> StepModel:
@@ -148,8 +148,8 @@ class _StepBuilder:
         readers = [n for n in self.proto.graph.node if node.output[0] in n.input]
         return bool(readers) and all(n.output[0] in growth.masked for n in readers)
 
-    def _table(self, name: str, found: Sequence[Array], growth: Growth, masks: bool) -> str:
-        """Returns the tensor that holds the value at the position, in the shape at the last one."""
+    def _table(self, name: str, found: Sequence[Array], growth: Growth, masks: bool) -> "str | _PositionTable":
+        """Returns the value at each position, in the shape at the last one; a constant if it is always the same."""
         shape, dtype = found[-1].shape, found[-1].dtype
         fill = MASKED if masks else 0
         rows = np.full((self.capacity, *shape), fill, dtype)
@@ -162,32 +162,38 @@ class _StepBuilder:
             rows = np.maximum(rows, dtype.type(MASKED))
         if (rows == rows[:1]).all():
             return self._constant(rows[0], name)
-        return self._row(rows, name)
+        return self._position_table(rows, name)
 
     def _constant(self, values: Array, stem: str) -> str:
         name = self.names.unique_tensor(f"{stem}.at_step")
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
 
-    def _row(self, rows: Array, stem: str) -> str:
-        """Adds the row of the position of a table [capacity, ...]."""
+    def _position_table(self, rows: Array, stem: str) -> "_PositionTable":
+        """Adds a table [capacity, ...] of the values at all positions."""
         table = self._constant(rows.reshape(self.capacity, -1), stem)
-        row = self._add("Gather", [table, self.position], stem, axis=0)
-        return self._add("Reshape", [row, self._constant(np.array(rows.shape[1:], np.int64), stem)], stem)
+        return _PositionTable(table, self._constant(np.array(rows.shape[1:], np.int64), stem), stem)
+
+    def _at_position(self, table: "str | _PositionTable") -> str:
+        """Adds the row of the position, and returns it. Each reader has its own, so that none waits for another."""
+        if isinstance(table, str):
+            return table
+        row = self._add("Gather", [table.rows, self.position], table.stem, axis=0)
+        return self._add("Reshape", [row, table.shape], table.stem)
 
     def _add(self, op_type: str, inputs: Sequence[str], stem: str, **attributes: Any) -> str:
         name = self.names.unique_tensor(f"{stem}.at_step")
         self.nodes.append(helper.make_node(op_type, list(inputs), [name], name=name, **attributes))
         return name
 
-    def _mask(self, length: int, axis: int, rank: int, lead: int) -> str:
-        """Adds the mask of an axis: `MASKED` for the rows after the first `lead` elements that no step has appended."""
+    def _mask(self, length: int, axis: int, rank: int, lead: int) -> "_PositionTable":
+        """Returns the mask of an axis: `MASKED` for rows after the first `lead` elements that no step has appended."""
         key = (length, axis, rank, lead)
-        if key not in self.rows:
+        if key not in self.masks:
             place, absent = np.arange(length) - lead, self.capacity - 1 - np.arange(self.capacity)[:, None]
             rows = np.where((place >= 0) & (place < absent), np.float32(MASKED), np.float32(0))
-            self.rows[key] = self._row(rows.reshape(-1, *_along(length, axis, rank)), "mask")
-        return self.rows[key]
+            self.masks[key] = self._position_table(rows.reshape(-1, *_along(length, axis, rank)), "mask")
+        return self.masks[key]
 
     def _append(self, node: NodeProto, state: GrowingState) -> None:
         """Adds nodes that move a state by a row and put the new row at its end. Its readers get the model's order."""
@@ -205,7 +211,7 @@ class _StepBuilder:
         self,
         node: NodeProto,
         values: Mapping[str, list[Array]],
-        tables: Mapping[str, str],
+        tables: "Mapping[str, str | _PositionTable]",
         growth: Growth,
         masks: Collection[str],
     ) -> None:
@@ -215,20 +221,24 @@ class _StepBuilder:
         parameters = PARAMETER_INPUTS.get(node.op_type, ())
         for k, name in enumerate(node.input):
             if name in values:
-                copy.input[k] = self._constant(values[name][-1], name) if k in parameters else tables[name]
+                copy.input[k] = (
+                    self._constant(values[name][-1], name) if k in parameters else self._at_position(tables[name])
+                )
             elif name in self.read_as:
                 copy.input[k] = self.read_as[name]
         name = node.output[0]
         if name in masks:
             x, axis = node.input[0], growth.masked[name]
             mask = self._mask(self.last[x][axis], axis, len(self.last[x]), growth.lead.get(x, 0))
-            copy.input[0] = self._add("Add", [copy.input[0], mask], x)
+            copy.input[0] = self._add("Add", [copy.input[0], self._at_position(mask)], x)
         self.nodes.append(copy)
 
-    def _model(self, tables: Mapping[str, str], states: Sequence[GrowingState]) -> SourceModel:
+    def _model(self, tables: "Mapping[str, str | _PositionTable]", states: Sequence[GrowingState]) -> SourceModel:
         """Returns the step as a model with static shapes."""
         outputs = [v.name for v in self.proto.graph.output]
-        self.nodes += [helper.make_node("Identity", [tables[n]], [n], name=n) for n in outputs if n in tables]
+        self.nodes += [
+            helper.make_node("Identity", [self._at_position(tables[n])], [n], name=n) for n in outputs if n in tables
+        ]
         made = {o for n in self.nodes for o in n.output}
         kept = [n for n in self.proto.graph.node if n.op_type == "Constant" and n.output[0] not in made]
         nodes = [*_constants_first(self.proto, made, kept), *self.nodes]
@@ -253,6 +263,15 @@ class _StepBuilder:
                 helper.make_tensor_value_info(name, types[name], stored.get(name, self.last[name]))
             )
         return read_proto(step, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _PositionTable:
+    """Values that the position determines: constants with a row of `rows` for each, and with the `shape` of a row."""
+
+    rows: str
+    shape: str
+    stem: str
 
 
 def _constants_first(proto: ModelProto, made: set[str], kept: Sequence[NodeProto]) -> list[NodeProto]:

@@ -1,7 +1,7 @@
 """The work of products of two computed tensors, such as the scores of an attention."""
 
 from raptor.graph.ir import Dot, Node
-from raptor.mapping.decision import LineFlow
+from raptor.mapping.decision import DotGrid, LineFlow, SharedDot
 from raptor.mapping.evaluation.cell_layout import CellLayout, CellLine, PlacedCell
 from raptor.mapping.evaluation.move_work import bring_region
 from raptor.mapping.evaluation.walk import WorkWalk
@@ -11,6 +11,11 @@ from raptor.target.timing import ISSUE_NS, vector_ns
 
 def add_product(walk: WorkWalk, node: Node, operator: Dot) -> None:
     """Adds a product whose operands are lines or views: each core multiplies some pixels of the first by all others."""
+    flow = walk.decision.flow
+    chosen = flow.products.get(node.output) if isinstance(flow, LineFlow) else None
+    if isinstance(chosen, SharedDot):
+        _add_shared(walk, node, operator, chosen)
+        return
     left, right = node.inputs
     channels, width = walk.image(left).channels, walk.image(right).width
     work = walk.start_work(node.output)
@@ -28,11 +33,37 @@ def add_product(walk: WorkWalk, node: Node, operator: Dot) -> None:
     work.needs = walk.needs_lines(node, work.steps)
 
 
+def _add_shared(walk: WorkWalk, node: Node, operator: Dot, chosen: SharedDot) -> None:
+    """Adds a product of which cores compute some channels of each line, which are then collected pixel by pixel."""
+    (left, right), name = node.inputs, node.output
+    channels, chip = walk.image(left).channels, walk.chip(left)
+    work = walk.start_work(name)
+    lines: list[list[PlacedCell]] = [[] for _ in range(operator.batch)]
+    for rows, shares in chosen.shares():
+        for line in range(*rows):
+            for part, core in shares:
+                bring_region(walk, work, left, line, (0, channels), (0, operator.rows), core)
+                bring_region(walk, work, right, line, (0, channels), part, core)
+                count = operator.rows * (part[1] - part[0])
+                work.compute_ns[core] += count * (vector_ns(chip, channels, 2) + ISSUE_NS)
+    for rows, cols, core in chosen.collectors(operator.rows):
+        for line in range(*rows):
+            lines[line].append(PlacedCell(*cols, core))
+            for part, given in next(shares for own, shares in chosen.shares() if own == rows):
+                if given != core:
+                    walk.move_cell(work, name, PlacedCell(*cols, given), core, part[1] - part[0], 1.0)
+    parts = walk.facts.parts[name]
+    cells: list[CellLine] = [tuple(tuple(sorted(line)) for _ in parts) for line in lines]
+    walk.layouts[name] = layout = CellLayout(walk.image(name), parts, tuple(cells))
+    work.steps = layout.rounds
+    work.needs = walk.needs_lines(node, work.steps)
+
+
 def find_places(walk: WorkWalk, node: Node, operator: Dot) -> list[tuple[int, Range, int]]:
     """Returns line, pixels and core of each part of a product: as decided, else where the first operand is."""
     flow, left = walk.decision.flow, node.inputs[0]
     chosen = flow.products.get(node.output) if isinstance(flow, LineFlow) else None
-    if chosen is not None:
+    if isinstance(chosen, DotGrid):
         return [(y, cols, core) for rows, cols, core in chosen.places() for y in range(*rows)]
     layout = walk.layouts.get(left)
     if layout is None or layout.whole:

@@ -128,17 +128,22 @@ def find_views(graph: Graph, parts: Mapping[str, ChannelRanges]) -> set[str]:
 def _is_view(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], multiplied: Container[str]) -> bool:
     """True if a move reads or makes tokens, or makes an operand of a product, and all its operands stream.
 
-    Also true if it makes tokens from tensors of one pixel, such as the states of a recurrent layer.
+    Also true if it makes tokens from tensors of one pixel, such as the states of a recurrent layer, and if it appends
+    such tensors to a state.
     """
     if not isinstance(node.operator, Move):
         return False
     if all(graph.tensors[name].image.pixels == 1 for name in node.inputs):
-        return node.output in parts and is_token_layout(graph.tensors[node.output].image)
+        queries = bool(graph.residency.states) and node.output in multiplied
+        return queries or (node.output in parts and is_token_layout(graph.tensors[node.output].image))
     if node.output in parts and node.output not in multiplied and takes_short_runs(graph, node):
         return False
     tokens = any(is_token_layout(graph.tensors[name].image) for name in (*node.inputs, node.output))
     operand = node.output in multiplied and node.output not in parts
-    return (tokens or operand) and all(name in parts for name in node.inputs)
+    appends = not {*graph.residency.state_inputs}.isdisjoint(node.inputs)
+    return (tokens or operand) and all(
+        name in parts or (appends and graph.tensors[name].image.pixels == 1) for name in node.inputs
+    )
 
 
 def find_gathers(graph: Graph, parts: Mapping[str, ChannelRanges]) -> dict[str, Node]:

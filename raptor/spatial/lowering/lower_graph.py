@@ -9,9 +9,9 @@ from raptor.graph.layers import filter_key
 from raptor.mapping.decision import Decision, LineFlow, PixelFlow, TileFlow
 from raptor.spatial.compute_op import Compute
 from raptor.spatial.ir import Copy, FilterUse, MoveUse, SpatialGraph, TakeUse, TensorPart
+from raptor.spatial.lowering.cache_lowering import CacheLowering
 from raptor.spatial.lowering.pixel_lowering import PixelLowering
 from raptor.spatial.lowering.tile_lowering import TileLowering
-from raptor.spatial.lowering.token_lowering import TokenLowering
 from raptor.spatial.placed_graph import Partition
 from raptor.target.arch import Target
 
@@ -67,7 +67,8 @@ def _copy_old_states(lowering: TileLowering) -> None:
             if part.tile.name in before:
                 tile = structs.replace(part.tile, name=f"{name}.{part.tile.name}")
                 op = Copy(tile, part.tile, 0, 0, tile.elements)
-                lowering.emit(Compute(tensor.node, "Identity", name, (), (op,), (tile,)))
+                core = lowering.residency.keepers.get(part.tile.name)
+                lowering.emit(Compute(tensor.node, "Identity", name, (), (op,), (tile,)), core)
                 part = structs.replace(part, tile=tile)
             parts.append(part)
         tensors[name] = replace(tensor, parts=tuple(parts))
@@ -78,6 +79,6 @@ def _lowering(graph: Graph, decision: Decision, arch: Target) -> TileLowering:
         case TileFlow():
             return TileLowering(graph, decision, arch)
         case LineFlow():
-            return TokenLowering(graph, decision, arch)
+            return CacheLowering(graph, decision, arch)
         case PixelFlow():
             return PixelLowering(graph, decision, arch)

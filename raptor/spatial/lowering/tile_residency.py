@@ -25,7 +25,8 @@ class TileResidency:
     homes: core of each tile that was computed or copied, by name. Model inputs and constants are in global memory and
     have no entry. made: names of tiles in order of emission. turns: index in `made`, for the first `counted` names.
     copies, copy_names: the copies of parts of a line on a core, and the names of their tiles. found: memo of `find`.
-    lines: cells of a line by core, keyed by name of the grid, line and number of the channel range.
+    lines: cells of a line by core, keyed by name of the grid, line and number of the channel range. keepers: the core
+    that reads a tile of a state as it is, by name of the tile.
     """
 
     homes: dict[str, int] = field(default_factory=dict[str, int])
@@ -37,6 +38,7 @@ class TileResidency:
         default_factory=dict[tuple[LineOnCore, Range, bool], LineCell]
     )
     lines: dict[tuple[str, int, int], _OnCores] = field(default_factory=dict[tuple[str, int, int], _OnCores])
+    keepers: dict[str, int] = field(default_factory=dict[str, int])
     counted: int = 0
 
     def core_of(self, tile: Tile) -> int | None:

@@ -18,7 +18,7 @@ from raptor.graph.rearrangement import owning_elements
 from raptor.graph.run_encoding import find_runs
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import Window, WindowTable
-from raptor.mapping.decision import LineUnfolding
+from raptor.mapping.decision import DotGrid, LineUnfolding
 from raptor.mapping.modes.line_readers import find_line_readers, reading_cells
 from raptor.mapping.modes.line_streaming import ChannelRanges, Range, can_stream_product, find_views
 from raptor.spatial.compute_op import BodyOp, Compute
@@ -253,11 +253,15 @@ class TokenLowering(LineLowering):
             self.reused.add((name, (same or tile).name))
         self.shown.setdefault(name, []).append(TensorPart(region, same or tile))
         if same is not None:
+            self.residency.keepers.setdefault(same.name, core)
             return same
         op = MoveTile(tile, tuple(sources), runs)
-        position = region.rows[0] / image.rows
-        self.emit(Compute(node.name, node.op_type, name, (), (op,), (tile,)), core, position)
+        self.emit(Compute(node.name, node.op_type, name, (), (op,), (tile,)), core, self.view_position(name, region))
         return tile
+
+    def view_position(self, name: str, region: TensorRegion) -> float:
+        """Returns the position, see `emit`, of the gathering of a region of a view."""
+        return region.rows[0] / self.image(name).rows
 
     def pieces(self, node: Node, name: str, wanted: Ints, core: int) -> Iterator[tuple[Ints, Tile, Ints]]:
         """Yields the tiles on a core that hold some elements of a tensor; copies them there if necessary.
@@ -269,7 +273,7 @@ class TokenLowering(LineLowering):
         inside = np.flatnonzero((wanted >= 0) & (wanted < image.elements))
         pixel, channel = np.divmod(wanted[inside], image.channels)
         if name not in self.parts_of:
-            yield from self.pieces_of_pixel(name, inside, channel)
+            yield from self.pieces_of_pixel(node, name, inside, channel, core)
             return
         parts = self.grid(name).parts
         y, x = np.divmod(pixel, image.width)
@@ -284,15 +288,30 @@ class TokenLowering(LineLowering):
             cell, at = self.slice_on(node, name, divmod(line, len(parts)), asked, cols, core)
             yield inside[own], cell.tile, (x[own] - cell.cols[0]) * cell.tile.channels + channel[own] - low - at
 
-    def pieces_of_pixel(self, name: str, inside: Ints, channel: Ints) -> Iterator[tuple[Ints, Tile, Ints]]:
+    def pieces_of_pixel(
+        self, node: Node, name: str, inside: Ints, channel: Ints, core: int
+    ) -> Iterator[tuple[Ints, Tile, Ints]]:
         """Yields the items of `pieces` for a one-pixel tensor, whose tiles are fetched completely.
 
-        channel: channel of the tensor for each of the indices `inside`.
+        Of a tensor that is appended to a state, each core fetches its channels alone. channel: channel of the tensor
+        for each of the indices `inside`.
         """
+        appended = not {*self.graph.residency.state_inputs}.isdisjoint(node.inputs)
         for part in self.parts(name):
             low, high = part.region.channels
             own = (channel >= low) & (channel < high)
-            if own.any():
+            if not own.any():
+                continue
+            first, last = int(channel[own].min()), int(channel[own].max()) + 1
+            home = self.residency.core_of(part.tile)
+            if appended and home not in (None, core) and last - first < high - low:
+                stem = f"{part.tile.name}.{first - low}-{last - low}@{core}"
+                if stem not in self.seen:
+                    self.seen[stem] = Tile(stem, 1, 1, last - first, part.tile.element)
+                    op = Copy(self.seen[stem], part.tile, first - low, 0, last - first)
+                    self.emit(Compute(node.name, node.op_type, "", (), (op,), (self.seen[stem],)), core, 1.0)
+                yield inside[own], self.seen[stem], channel[own] - first
+            else:
                 yield inside[own], part.tile, channel[own] - low
 
     def slice_on(
@@ -305,6 +324,8 @@ class TokenLowering(LineLowering):
         """
         (y, p), grid = line, self.grid(name)
         own = grid.cells_under(y, p, cols)
+        if len(own) == 1 and name in self.graph.residency.state_inputs:
+            return own[0], 0  # each core that reads a part of a state keeps it
         cores = {self.residency.core_of(cell.tile) for cell in own}
         whole = channels == (0, own[0].tile.channels)
         if whole or None in cores or cores == {core}:
@@ -356,7 +377,8 @@ class TokenLowering(LineLowering):
     ) -> Tile:
         if self.is_open(name) and self.same_pixels(name, node.output):
             return self.view(node, name, y, parts[p], cell.cols, core or 0)
-        relay = next((grid for grid in self.flow.products.values() if name in grid.relays), None)
+        grids = (grid for grid in self.flow.products.values() if isinstance(grid, DotGrid))
+        relay = next((grid for grid in grids if name in grid.relays), None)
         if relay is not None and core is not None and self.same_pixels(name, node.output):
             return self.relayed(
                 node, self.with_channel_ranges(name, parts), y, p, cell.cols, (relay.relay_core(cell.cols[0], p), core)
@@ -441,7 +463,7 @@ class TokenLowering(LineLowering):
     def product_places(self, node: Node) -> Iterable[tuple[int, Range, int]]:
         """Yields line, pixels and core of each part of a product: as decided, else where the first operand is."""
         chosen, left = self.flow.products.get(node.output), node.inputs[0]
-        if chosen is not None:
+        if isinstance(chosen, DotGrid):
             yield from ((y, cols, core) for rows, cols, core in chosen.places() for y in range(*rows))
             return
         if left not in self.parts_of:

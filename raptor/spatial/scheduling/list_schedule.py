@@ -71,7 +71,7 @@ class ScheduleProblem:
 
     Steps are the computes, numbered from 0, then the fetches; `core` and `position` have an entry for each step.
     outputs: numbers of the tiles that are stored in global memory. resident: numbers of values that are on their cores
-    before the first step; numbered as by `loads`.
+    before the first step; numbered as by `loads`. is_decoder: whether products read states of the next step.
     """
 
     arch: Target
@@ -82,6 +82,7 @@ class ScheduleProblem:
     outputs: "Ints"
     resident: "Ints"
     costs: CostModel
+    is_decoder: bool
 
     @classmethod
     def from_graph(cls, arch: Target, placed: PlacedGraph, together: range) -> "ScheduleProblem":
@@ -98,7 +99,9 @@ class ScheduleProblem:
         outputs = np.array([i for i, tile in enumerate(tiles) if tile.name in stored], np.int64)
         core, position = np.append(core, core[user]), np.append(position, position[user])
         resident = _resident(graph, needs.flow)
-        return cls(arch, needs, fetched, core, position, outputs, resident, CostModel(arch, graph.filters))
+        is_decoder = any(use.right in graph.residency.state_outputs for use in graph.product_of.values())
+        costs = CostModel(arch, graph.filters)
+        return cls(arch, needs, fetched, core, position, outputs, resident, costs, is_decoder)
 
     @property
     def computes(self) -> int:
@@ -133,11 +136,16 @@ class ScheduleProblem:
     def rank(self) -> "Ints":
         """Returns the priority of each step among steps that can start at the same time; the lowest comes first.
 
-        Rows higher up in the image come first, then messages before other work, then steps nearer to the end.
+        Rows higher up in the image come first, then messages before other work, then steps nearer to the end. In a
+        step of a decoder, rows of tables come last, in order: all layers load some at once, through one port.
         """
         number = np.arange(len(self.core))
-        rank = np.empty_like(number)
-        rank[np.lexsort((-number, self.needs.taken < 0, self.position))] = number
+        rank, place = np.empty_like(number), -number
+        if self.is_decoder:
+            flow = self.needs.flow
+            takes = flow.op_compute[np.flatnonzero(flow.is_op_class(TakeRows))]
+            place[takes] = takes + 1
+        rank[np.lexsort((place, self.needs.taken < 0, self.position))] = number
         return rank
 
     def messages(self) -> tuple["Ints", "Ints", Floats]:

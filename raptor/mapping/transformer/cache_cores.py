@@ -1,0 +1,212 @@
+"""Cores of a decoder's step: each line of a cache is shared by several cores, and each layer has cores of its own.
+
+A step of a decoder multiplies one token by all keys, and its shares by all values. Both are states, and far larger than
+what is multiplied by them. So each core keeps some keys, and some channels of the values, of one head. Only queries,
+scores, shares and results travel. All queries of a head are multiplied where its keys are.
+
+All layers multiply one token, one after another. Layers on different cores work on different sessions at the same time,
+and the row tiles of a layer, whose products are added, multiply at the same time.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from raptor.graph.ir import Dot, Filter, Graph, Move, Node
+from raptor.graph.layers import filter_key, find_filters, find_layer_nodes, layer_target
+from raptor.mapping.decision import Decision, FullyConnected, LayerRecord, LineFlow, Matrix, SharedDot
+from raptor.mapping.modes.dense_unfolding import spread_matrices, unfold_dense
+from raptor.mapping.modes.line_streaming import Range, can_stream_product, find_views, line_channel_ranges
+from raptor.mapping.transformer.token_cores import even_ranges
+from raptor.target.arch import Target
+from raptor.target.timing import ISSUE_NS, message_ns, vector_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _CacheProduct:
+    """A product of `queries` pixels of each of `lines` lines by `keys` pixels of a state, with `channels` channels.
+
+    cuts: pixels of the state at which another tensor begins: at the row that this step appends.
+    """
+
+    name: str
+    lines: int
+    queries: int
+    keys: int
+    channels: int
+    cuts: tuple[int, ...]
+
+    @classmethod
+    def from_node(cls, graph: Graph, node: Node, operator: Dot, state: Node) -> "_CacheProduct":
+        """Returns the product of a node. `state`: the node that makes the next value of the state."""
+        channels = graph.tensors[node.inputs[0]].image.channels
+        return cls(node.output, operator.batch, operator.rows, operator.cols, channels, tuple(_find_cuts(graph, state)))
+
+    def time_ns(self, cores: int, arch: Target) -> float:
+        """Returns the time in ns of a step if so many cores share a line: products of each, and messages.
+
+        The other operand of each query is passed on from core to core, and one core collects the results of a query.
+        """
+        each, levels = -(-self.keys // cores), (cores - 1).bit_length()
+        products = self.queries * each * (vector_ns(arch, self.channels, 2) + ISSUE_NS)
+        return products + levels * self.queries * message_ns(arch, self.channels) + cores * message_ns(arch, each)
+
+
+def _find_cuts(graph: Graph, state: Node) -> list[int]:
+    """Returns the pixels of a moved tensor that come from another operand than the pixel before, on some line.
+
+    A part that is one piece of an operand is used as it is, so that nothing is moved before the product.
+    """
+    image = graph.tensors[state.output].image
+    assert isinstance(state.operator, Move), "views are moves"
+    ends = np.cumsum([graph.tensors[name].image.elements for name in state.inputs])
+    operand = np.searchsorted(ends, state.operator.sources[:, 0], side="right").reshape(image.rows, image.width)
+    return (np.flatnonzero((np.diff(operand, axis=1) != 0).any(axis=0)) + 1).tolist()
+
+
+def _cut_parts(parts: Sequence[Range], cuts: Sequence[int]) -> Iterator[tuple[int, Range]]:
+    """Yields parts, cut once more at `cuts`, each with the number of the part that it is from."""
+    for number, (first, last) in enumerate(parts):
+        ends = [first, *(cut for cut in cuts if first < cut < last), last]
+        yield from ((number, part) for part in pairwise(ends))
+
+
+_Attention = list[_CacheProduct]
+"""Products that depend on one another and have equal lines, such as scores and means; they have the same cores."""
+
+
+def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
+    """Returns a decision with cores for all caches, and for the layers of one token; the same one without caches.
+
+    A layer keeps the cores that it has if there are too few. A cache takes cores of others then.
+    """
+    if not graph.residency.states or not isinstance(decision.flow, LineFlow):
+        return decision
+    attentions = _find_attentions(graph, arch)
+    if not attentions:
+        return decision
+    lines = sum(attention[0].lines for attention in attentions)
+    layers, chains = dict(decision.layers), _find_chains(graph, decision, attentions)
+    for most in range(_MOST_TOGETHER, 0, -1):
+        spread = _spread_layers(graph, decision, arch, chains, most)
+        if len(_layer_cores(spread)) <= min(arch.usable_cores // 2, arch.usable_cores - lines):
+            layers = spread
+            break
+    taken = _layer_cores(layers)
+    free = [core for core in range(arch.usable_cores) if core not in taken] or list(range(arch.usable_cores))
+    shares = [_best_share(attention, max(1, len(free) // lines), arch) for attention in attentions]
+    products, first = dict(decision.flow.products), 0
+    for attention, share in zip(attentions, shares, strict=True):
+        lines = attention[0].lines
+        own = [free[(first + k) % len(free)] for k in range(lines * share)]
+        first += len(own)
+        for product in attention:
+            parts = [*_cut_parts(even_ranges(product.keys, share), product.cuts)]
+            cores = tuple(own[line * share + k] for line in range(lines) for k, _ in parts)
+            rows = tuple((line, line + 1) for line in range(lines))
+            products[product.name] = SharedDot(rows, tuple(part for _, part in parts), cores)
+    loaders = {name: own for name, own in decision.flow.loaders.items() if name not in graph.residency.state_inputs}
+    return replace(decision, flow=replace(decision.flow, products=products, loaders=loaders), layers=layers)
+
+
+_MOST_TOGETHER = 8
+"""Most cores of a layer of one token."""
+
+
+def _best_share(attention: _Attention, most: int, arch: Target) -> int:
+    """Returns the number of cores, at most `most`, that share a line in the least time; the fewest on ties."""
+    most = min(most, *(product.keys for product in attention))
+    return min(range(1, most + 1), key=lambda n: (sum(product.time_ns(n, arch) for product in attention), n))
+
+
+def _layer_cores(layers: Mapping[str, LayerRecord]) -> set[int]:
+    return {core for layer in layers.values() for core in getattr(layer, "cores", ())}
+
+
+_Chains = Mapping[tuple[int, int], list[str]]
+"""Layers of one token, by number of attentions before them, and by number of layers on the longest path to them."""
+
+
+def _find_chains(graph: Graph, decision: Decision, attentions: Sequence[_Attention]) -> _Chains:
+    """Returns the layers of one token between attentions; those that do not depend on one another are together."""
+    products = {product.name for attention in attentions for product in attention}
+    place: dict[str, tuple[int, int]] = {}
+    found: dict[tuple[int, int], list[str]] = {}
+    for node in graph.nodes:
+        attention, layer = max((place.get(name, (0, 0)) for name in node.inputs), default=(0, 0))
+        if isinstance(node.operator, Filter) and not node.operator.key:
+            layer += 1
+            if isinstance(decision.layers.get(filter_key(node)), FullyConnected):
+                found.setdefault((attention, layer), []).append(filter_key(node))
+        place[node.output] = attention + (node.output in products), layer
+    return dict(sorted(found.items()))
+
+
+def _spread_layers(
+    graph: Graph, decision: Decision, arch: Target, chains: _Chains, most: int
+) -> dict[str, LayerRecord]:
+    """Returns the layers, with new cores for those of `chains`, each on at most `most`, if its matrices fit them.
+
+    Layers between two attentions follow one another, so they share cores; only layers that do not depend on one another
+    have different ones. A layer begins on the last cores of the one before, where its input is made.
+    """
+    filters, nodes = find_filters(graph), find_layer_nodes(graph)
+    layers, held = dict(decision.layers), Counter[int]()
+    moved = {key for keys in chains.values() for key in keys}
+    first = max(_layer_cores({key: layer for key, layer in layers.items() if key not in moved}), default=-1) + 1
+    attention, end, before = 0, first, first
+    for (number, _), keys in chains.items():
+        if number != attention:
+            attention, first, before = number, end, end
+        cut: list[tuple[str, Target, tuple[Matrix, ...]]] = []
+        for key in keys:
+            chip = layer_target(graph, nodes[key], arch)
+            cut.append((key, chip, tuple(unfold_dense(filters[key], chip, decision.tile, 1))))
+        ways = [(key, m, spread_matrices(m, 0, _most(m, most, arch), chip, decision.tile)) for key, chip, m in cut]
+        width = sum(max(cores or (0,)) + 1 for _, _, cores in ways)
+        start = max(first, before - width)
+        for key, matrices, cores in ways:
+            own = tuple(start + core for core in cores or ())
+            if not own:
+                return dict(decision.layers)
+            layers[key], start = FullyConnected(matrices, own), own[-1] + 1
+            held.update(_held(matrices, own))
+        before, end = start, max(end, start)
+    return layers if max(held.values(), default=0) <= arch.xbars_per_core else dict(decision.layers)
+
+
+def _most(matrices: Sequence[Matrix], most: int, arch: Target) -> int:
+    """Returns the number of cores that a layer may have: as many at least as its matrices fill."""
+    return max(most, -(-sum(matrix.xbars for matrix in matrices) // arch.xbars_per_core))
+
+
+def _held(matrices: tuple[Matrix, ...], cores: tuple[int, ...]) -> Counter[int]:
+    """Returns the crossbars of each core."""
+    held = Counter[int]()
+    for matrix, core in zip(matrices, cores, strict=True):
+        held[core] += matrix.xbars
+    return held
+
+
+def _find_attentions(graph: Graph, arch: Target) -> list[_Attention]:
+    """Returns the products with states that views make, by attention."""
+    parts = line_channel_ranges(graph, arch)
+    views = find_views(graph, parts)
+    states = {n.output: n for n in graph.nodes if n.output in views and n.output in graph.residency.state_outputs}
+    found: list[_Attention] = []
+    behind: dict[str, int] = {}
+    for node in graph.nodes:
+        before = max((behind[name] for name in node.inputs if name in behind), default=-1)
+        operator, state = node.operator, states.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        if isinstance(operator, Dot) and state and can_stream_product(graph, node, parts, views):
+            product = _CacheProduct.from_node(graph, node, operator, state)
+            if before < 0 or found[before][0].lines != product.lines:
+                before = len(found)
+                found.append([])
+            found[before].append(product)
+        if before >= 0 and not isinstance(operator, Filter):
+            behind[node.output] = before
+    return found
