@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictDataclass
+from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictDataclass, is_none
 from raptor.graph.ir import (
     Filter,
     Node,
@@ -178,6 +178,19 @@ def renumber_record(record: PlacedRecord, number: Callable[[int], int]) -> Place
 
 
 @dataclass(frozen=True, slots=True)
+class StageSplit(StrictDataclass):
+    """The stages of samples that overlap (`raptor.mapping.scheduling.sample_stages`).
+
+    `interval_ns`: of the modulo schedule, whose steps are placed in the order that the flow names. `patience_ns` and
+    `sample`: name the order of a pass as those of the flow name an order of one sample.
+    """
+
+    interval_ns: float
+    patience_ns: float
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
 class LineFlow(StrictDataclass):
     """The flow in which a value is a piece of an image line, and operations work line by line if they can.
 
@@ -190,7 +203,7 @@ class LineFlow(StrictDataclass):
     products of two computed tensors; without a record, such a product runs where its first operand is. If not
     `streamed`, a core passes nothing on before it has done all of a layer; streaming is measured against this. If it
     `makes_constants`, a core with free crossbars makes its constants by a product, where that takes less time than to
-    load them.
+    load them. `stages`: how samples overlap; None if a core does all of a sample before the next one.
     """
 
     xbar: JsonPair[int, int]
@@ -202,6 +215,7 @@ class LineFlow(StrictDataclass):
     products: JsonObject[DotGrid] = field(default_factory=dict[str, DotGrid])
     sample: int = 0
     makes_constants: bool = False
+    stages: Annotated[StageSplit | None, Field(exclude_if=is_none)] = None
     kind: Literal["line"] = "line"
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from raptor.mapping.decision import Decision, LineFlow
 from raptor.mapping.scheduling.order_selection import StepOrder, named_order, number_pairs
+from raptor.mapping.scheduling.sample_stages import StageOrder, StageRules, named_stages
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import SpatialGraph, TakeRows
 from raptor.spatial.operation_costs import CostModel
@@ -46,14 +47,20 @@ def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
     order: list[int] = []
     fetches: list[Fetch] = []
     name = StepOrder(flow.patience_ns, flow.sample)
+    stages: list[int] = []
     for together in _together(placed, flow):
         problem = ScheduleProblem.from_graph(arch, placed, together)
-        local = named_order(problem.work(), name)
+        if flow.stages is None:
+            local = named_order(problem.work(), name)
+        else:
+            split = StageOrder(flow.stages.interval_ns, StepOrder(flow.stages.patience_ns, flow.stages.sample))
+            local, stage = named_stages(problem.work(), name, problem.stage_rules(), split)
+            stages = stage.tolist()
         first = count + len(fetches)
         numbers = np.concatenate([together, np.arange(first, first + len(problem.fetched))])
         order += numbers[local].tolist()
         fetches += problem.fetched
-    return Schedule(placed, tuple(fetches), tuple(order))
+    return Schedule(placed, tuple(fetches), tuple(order), tuple(stages))
 
 
 def _together(placed: PlacedGraph, flow: LineFlow) -> list[range]:
@@ -70,7 +77,7 @@ class ScheduleProblem:
     """A range of computes to schedule, with the fetches of tiles that they read from other cores.
 
     Steps are the computes, numbered from 0, then the fetches; `core` and `position` have an entry for each step.
-    outputs: numbers of the tiles that are stored in global memory. resident: numbers of values that are on their cores
+    outputs, inputs: numbers of the tiles that are stored in global memory, and of those of inputs. resident: numbers of values that are on their cores
     before the first step; numbered as by `loads`.
     """
 
@@ -80,6 +87,7 @@ class ScheduleProblem:
     core: "Ints"
     position: Floats
     outputs: "Ints"
+    inputs: "Ints"
     resident: "Ints"
     costs: CostModel
 
@@ -97,8 +105,10 @@ class ScheduleProblem:
         stored = {part.tile.name for name in leaving for part in graph.tensors[name].parts}
         outputs = np.array([i for i, tile in enumerate(tiles) if tile.name in stored], np.int64)
         core, position = np.append(core, core[user]), np.append(position, position[user])
+        given = {part.tile.name for name in graph.inputs for part in graph.tensors[name].parts}
+        inputs = np.array([i for i, tile in enumerate(tiles) if tile.name in given], np.int64)
         resident = _resident(graph, needs.flow)
-        return cls(arch, needs, fetched, core, position, outputs, resident, CostModel(arch, graph.filters))
+        return cls(arch, needs, fetched, core, position, outputs, inputs, resident, CostModel(arch, graph.filters))
 
     @property
     def computes(self) -> int:
@@ -203,6 +213,21 @@ class ScheduleProblem:
         targets = [self.arch.with_element(element) for element in self.needs.flow.types]
         asked = [cost(targets[k], *arguments) for k, *arguments in rows.tolist()]
         return np.array(asked, np.float64)[index.reshape(-1)]
+
+    def stage_rules(self) -> StageRules:
+        """Returns what stages must be for each value to be of one sample.
+
+        Embedding lookups share the stage of their ids in global memory, so all have one.
+        """
+        flow, inputs = self.needs.flow, np.isin(self.needs.read, self.inputs)
+        several = np.bincount(flow.result_tile, minlength=len(flow.tiles))[flow.result_tile] > 1
+        stored = np.isin(flow.result_tile, self.outputs)
+        lookups = np.array(flow.computes_with_class(TakeRows), np.int64)
+        member = np.concatenate([flow.result_compute[several], flow.result_compute[stored], lookups])
+        of_outputs, of_lookups = np.full(int(stored.sum()), -1), np.full(len(lookups), -2)
+        key = np.concatenate([flow.result_tile[several], of_outputs, of_lookups])
+        group = np.unique(key, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        return StageRules(np.unique(self.needs.reader[inputs]), member, group)
 
     def work_ns(self) -> Floats:
         """Returns the estimated ns of each step on its core, without transfers."""

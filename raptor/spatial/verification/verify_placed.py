@@ -76,7 +76,9 @@ def verify_schedule(schedule: Schedule, placed: PlacedGraph) -> None:
     rank = np.empty(count, np.int64)
     rank[order] = np.arange(count)
     before, after = _dependencies(schedule)
-    late = np.flatnonzero(rank[before] >= rank[after])
+    stages = np.array(schedule.stages or np.zeros(count), np.int64)
+    older = stages[after] - stages[before]
+    late = np.flatnonzero((older < 0) | ((older == 0) & (rank[before] >= rank[after])))
     if len(late):
         first, second = (_named(schedule, int(i)) for i in (before[late[0]], after[late[0]]))
         raise VerifyError(f"schedule: {second} needs {first}, which comes later")

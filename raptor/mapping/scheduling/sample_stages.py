@@ -1,0 +1,146 @@
+"""Stages of a program that works on several samples at once.
+
+A core runs its stream again and again, so a step may stand before the steps that it waits for: it then reads the value
+that they made in the pass before. In pass k, a step of *stage* s works on sample k - s. So a core no longer waits
+inside a sample, and the interval comes down to the work of the fullest core (software pipelining; Lam, PLDI 1988).
+
+Stages come from a modulo schedule: each core has the time of one interval, in slots, and in a known order each step takes
+the first free slots of its cores after its inputs. Then a list schedule orders a pass, in which a step waits for steps
+of its own stage only.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raptor.mapping.scheduling.order_selection import (
+    OrderCandidate,
+    StepOrder,
+    busiest_ns,
+    list_orders,
+    measure_times,
+    named_order,
+)
+
+if TYPE_CHECKING:
+    from raptor.mapping.scheduling.schedule_kernel import Ints, SampleWork
+
+SLOTS = 16_384
+"""Slots of an interval in the modulo schedule."""
+INTERVALS = 1.15, 1.3, 1.6, 2.0
+"""Intervals of the modulo schedule that are tried, as factors of the least possible one: longer ones need less stages."""
+PATIENCES = 0.0, 1.0
+"""Patiences of the list schedule that are tried, as factors of the decision's."""
+SAMPLES = 6
+"""Samples that the list schedule schedules: the orders of later ones are closer to the steady state."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageOrder:
+    """Identifies stages and an order: the modulo schedule of an interval, and the list schedule after it."""
+
+    interval_ns: float
+    order: StepOrder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageRules:
+    """What stages must be for the values to be of one sample.
+
+    first: steps that read inputs of the model, which work on the sample of the pass. member, group: pairs of a step and
+    a group whose steps have one stage, because they make one tile or one output.
+    """
+
+    first: "Ints"
+    member: "Ints"
+    group: "Ints"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedOrder:
+    """An order of the steps, the stage of each, the interval in ns, and the name that makes both again."""
+
+    order: "Ints"
+    stage: "Ints"
+    interval_ns: float
+    name: StageOrder
+
+
+def choose_stages(
+    work: "SampleWork", base: OrderCandidate, rules: StageRules, patience_ns: float, most: int
+) -> StagedOrder | None:
+    """Returns the stages and the order with the shortest interval, of at most `most` stages.
+
+    None if no interval is shorter than the one of the order `base`.
+    """
+    least_ns, best = max(busiest_ns(work), float(work.memory_ns.sum())), None
+    for factor in INTERVALS:
+        stage = find_stages(work, base.order, rules, factor * least_ns)
+        if not 0 < stage.max() < most:
+            continue
+        inside = within_stages(work, stage)
+        for patience in PATIENCES:
+            for sample, order in enumerate(list_orders(inside, patience * patience_ns, SAMPLES)):
+                interval_ns = measure_times(inside, order)[1]
+                if interval_ns < (base.times_ns[1] if best is None else best.interval_ns):
+                    name = StageOrder(factor * least_ns, StepOrder(patience * patience_ns, sample))
+                    best = StagedOrder(order, stage, interval_ns, name)
+    return best
+
+
+def named_stages(
+    work: "SampleWork", base: StepOrder, rules: StageRules, named: StageOrder
+) -> tuple["Ints", "Ints"]:
+    """Returns the order of the steps and the stage of each that a decision names."""
+    stage = find_stages(work, named_order(work, base), rules, named.interval_ns)
+    return named_order(within_stages(work, stage), named.order), stage
+
+
+def find_stages(work: "SampleWork", order: "Ints", rules: StageRules, interval_ns: float) -> "Ints":
+    """Returns the stage of each step by a modulo schedule. `order`: an order of one sample."""
+    from raptor.mapping.scheduling.stage_kernel import (  # loaded only where it runs
+        ModuloTable,
+        mark_ancestors,
+        modulo_schedule,
+        raise_stages,
+    )
+
+    count, cores = len(order), len(work.first_pair) - 1
+    begin_ns, free = np.zeros(count), np.tile(np.arange(SLOTS + 1), (cores, 1))
+    table = ModuloTable(free, np.zeros(cores, np.int64), np.zeros(cores), np.zeros(count))
+    modulo_schedule(begin_ns, table, work, order, interval_ns / SLOTS)
+    first = np.zeros(count, np.int64)
+    first[rules.first] = 1
+    groups = int(rules.group.max(initial=-1)) + 1
+    while True:
+        mark_ancestors(first, work, order)
+        together = np.zeros(groups, np.int64)
+        np.maximum.at(together, rules.group, first[rules.member])
+        if (first[rules.member] == together[rules.group]).all():
+            break
+        np.maximum.at(first, rules.member, together[rules.group])
+    place, stage, before = np.empty(count, np.int64), np.zeros(count, np.int64), np.empty(count, np.int64)
+    before[order] = np.arange(count)
+    place[np.lexsort((before, np.where(first > 0, -1.0, begin_ns % interval_ns)))] = np.arange(count)
+    while True:
+        raise_stages(stage, place, work, order)
+        stage[first > 0] = 0
+        together = np.zeros(groups, np.int64)
+        np.maximum.at(together, rules.group, stage[rules.member])
+        if (stage[rules.member] == together[rules.group]).all():
+            return stage
+        np.maximum.at(stage, rules.member, together[rules.group])
+
+
+def within_stages(work: "SampleWork", stage: "Ints") -> "SampleWork":
+    """Returns the work without dependences between steps of different stages."""
+    count = len(stage)
+    earlier = np.repeat(np.arange(count), np.diff(work.first_user))
+    kept = stage[earlier] == stage[work.users]
+    earlier, later = earlier[kept], np.ascontiguousarray(work.users[kept])
+    return work._replace(
+        waiting=np.bincount(later, minlength=count),
+        first_user=np.searchsorted(earlier, np.arange(count + 1)).astype(np.int64),
+        users=later,
+    )
