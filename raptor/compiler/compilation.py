@@ -107,6 +107,7 @@ def make_request(options: CompileOptions) -> CompileRequest:
         **({"states": dict(options.residency.states)} if options.residency.states else {}),
         **({"resident_constants": True} if options.residency.resident_constants else {}),
         **({"chips": chip.chips} if chip.chips > 1 else {}),
+        **({"overlap": mapping.overlap} if mapping.overlap > 1 else {}),
         **({"optimize": mapping.objective} if mapping.objective else {}),
         **({"effort": mapping.effort} if mapping.effort else {}),
         **({"fields": options.chip.fields} if options.chip.fields else {}),
@@ -148,12 +149,27 @@ def choose_source(graph: Graph, request: CompileRequest, driver: Driver) -> Deci
     arch, options = request.arch, request.options.mapping
     if options.objective is not None:
         in_two = driver.beside is not None
-        best = driver.timed("search", search_mapping, graph, arch, options.objective, options.effort, in_two=in_two)
+        best = driver.timed(
+            "search",
+            search_mapping,
+            graph,
+            arch,
+            options.objective,
+            options.effort,
+            in_two=in_two,
+            stages=options.overlap,
+        )
         return DecisionSource(StoredDecision(best.decision, trials=best.trials), known=best.known)
+    aim = replace(BALANCED_OBJECTIVE, stages=options.overlap)
     if request.knobs != DEFAULT_KNOBS:
-        return DecisionSource(rows_strategy(request.knobs).at_pace(None), aim=BALANCED_OBJECTIVE)
+        return DecisionSource(rows_strategy(request.knobs).at_pace(None), aim=aim)
+    if options.overlap > 1 and options.mapping != DEFAULT_STRATEGY:
+        raise UserError(
+            f"{spell_option('overlap', options.overlap)}: not with {spell_option('mapping', options.mapping)}: only "
+            f"{DEFAULT_STRATEGY} orders the work of several samples, and a mapping file has its own order"
+        )
     if options.mapping in STRATEGIES:
-        return DecisionSource(STRATEGIES[options.mapping], aim=BALANCED_OBJECTIVE)
+        return DecisionSource(STRATEGIES[options.mapping], aim=aim)
     label = spell_option("mapping", Path(options.mapping))
     decision, notes = read_mapping(Path(options.mapping), label, graph, arch)
     return DecisionSource(StoredDecision(decision, label), notes=notes)
@@ -187,6 +203,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         _refuse_extensions(model.graph)
     _check_numbers(model.graph, arch, options.numbers)
     graph = set_residency(model.graph, options.residency)
+    _check_overlap(graph, options)
     graph = pipeline.prepare_graph(graph, arch, request.requantising, driver=driver)
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
@@ -239,6 +256,17 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         constants=memory.constant_values,
         onnx_bytes=model.onnx_bytes,
     )
+
+
+def _check_overlap(graph: Graph, options: CompileOptions) -> None:
+    """Raises `UserError` for samples that overlap where the next one needs the one before, or a judge inner values."""
+    if options.mapping.overlap == 1:
+        return
+    shown = spell_option("overlap", options.mapping.overlap)
+    if graph.residency.states:
+        raise UserError(f"{shown}: not with {spell_option('states')}, whose values the next sample needs")
+    if graph.arithmetic == "mixed" or options.numbers.requant == "short":
+        raise UserError(f"{shown}: not for sections of floats or short multipliers, which are judged node by node")
 
 
 def set_residency(graph: Graph, options: ResidencyOptions) -> Graph:

@@ -209,7 +209,9 @@ def make_resident(
         return None
     cores = tuple(_resident_spans(program.cores[i], arch) for i in streams.auxiliary[files.INIT])
     states = tuple(_resident_state(graph, pair, program) for pair in graph.residency.states)
-    kept = resident_files.ResidentMap(cores=cores, states=states)
+    late = [(name, passes) for name, passes in program.delays.items() if passes]
+    delays = tuple(resident_files.OutputDelay(output=name, passes=passes) for name, passes in late)
+    kept = resident_files.ResidentMap(cores=cores, states=states, delays=delays)
     records = {name: {i: s.records for i, s in cores.items()} for name, cores in streams.auxiliary.items()}
     return ResidentValues(kept, records)
 

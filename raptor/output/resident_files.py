@@ -1,6 +1,8 @@
 """`resident.json`: what stays in local memory between two samples, and where it is."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from raptor.common.files.schema_types import JsonArray, StrictSchema
 from raptor.output.files import FORMAT_VERSION, CodedTensor, Count, Dimension, Range
@@ -53,6 +55,13 @@ class ResidentState(CodedTensor):
         return Image(self.image_shape, self.channel_axis)
 
 
+class OutputDelay(StrictSchema):
+    """The delay of an output: in pass k over the streams, its value is of the sample whose inputs pass k - `passes` loads."""
+
+    output: str
+    passes: Annotated[int, Field(ge=1)]
+
+
 class ResidentMap(StrictSchema):
     """`resident.json`: what stays in local memory between two samples.
 
@@ -63,3 +72,6 @@ class ResidentMap(StrictSchema):
     version: Literal[1] = FORMAT_VERSION
     cores: JsonArray[ResidentCore]
     states: JsonArray[ResidentState] = ()
+    delays: JsonArray[OutputDelay] = Field(
+        default=(), exclude_if=lambda delays: not delays, description="left out if a pass ends each sample that it begins"
+    )
