@@ -91,6 +91,7 @@ class RequestCollector:
         base = base.copy()
         base[repeated] = versions.request(values, base[repeated], core[repeated], turn[repeated])
         self.columns = [(at, core, read, turn, place, np.where(read != value, MADE_BY_OPERATION, fill), base)]
+        versions.request_sent(values)
         copies = np.array(versions.moves(), np.int64).reshape(-1, 4)
         late = copies[:, 1].max(initial=0) - copies[:, 1]
         self.add(copies[:, 0], late, copies[:, 3])

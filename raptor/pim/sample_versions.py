@@ -16,6 +16,7 @@ from raptor.pim.operations import make_slot
 from raptor.pim.step_columns import OPERAND, WHOLE_BUFFER, FormTable, Ints, OperationForm, StepColumns
 from raptor.pim.value_numbering import ValueNumbering
 from raptor.spatial.dataflow import Dataflow
+from raptor.spatial.ir import Copy
 from raptor.spatial.operations import Move
 
 
@@ -74,6 +75,18 @@ class SampleVersions:
                     shape = values.all[v]
                     self.older[v, k] = values.new(structs.replace(shape, name=f"{shape.name}.older{k}"))
         return self.read(value, core, turn)
+
+    def request_sent(self, values: ValueNumbering) -> None:
+        """Adds the older values that fetches and copies take from the cores that made them."""
+        flow, turns = self.flow, self.turns
+        home = np.full(max(len(flow.tiles), int(turns.tile.max(initial=0)) + 1), -1)
+        home[flow.op_result] = turns.core[turns.of_op]
+        copies = np.flatnonzero(flow.is_op_class(Copy))
+        fetches = np.flatnonzero(turns.tile >= 0)
+        tile = np.concatenate([flow.read_tile[np.searchsorted(flow.read_op, copies)], turns.tile[fetches]])
+        turn = np.concatenate([turns.of_op[copies], fetches])
+        made = home[tile] >= 0
+        self.request(values, tile[made], home[tile[made]], turn[made])
 
     def read(self, value: Ints, core: Ints, turn: Ints) -> Ints:
         """Returns the numbers of the values that turns read on cores, in place of the newest ones."""
