@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 SLOTS = 16_384
 """Slots of an interval in the modulo schedule."""
-INTERVALS = 1.15, 1.3, 1.6, 2.0
+INTERVALS = 1.05, 1.15, 1.3, 1.45, 1.6, 2.0, 2.5
 """Intervals of the modulo schedule that are tried, as factors of the least possible one: longer ones need less stages."""
-PATIENCES = 0.0, 1.0
+PATIENCES = 0.05, 0.33
 """Patiences of the list schedule that are tried, as factors of the decision's."""
-SAMPLES = 6
+SAMPLES = 8
 """Samples that the list schedule schedules: the orders of later ones are closer to the steady state."""
 
 
