@@ -73,12 +73,19 @@ class MappingCandidate:
 
 
 def search_mapping(
-    graph: Graph, arch: Target, objective: Objective, effort: int | None = None, *, in_two: bool = False, stages: int = 1
+    graph: Graph,
+    arch: Target,
+    objective: Objective,
+    effort: int | None = None,
+    *,
+    in_two: bool = False,
+    stages: int = 1,
 ) -> SearchResult:
     """Tries at most `effort` candidates and returns the best; by default `EFFORT`, or all for a small graph.
 
-    `stages`: largest number of stages of samples that overlap. `in_two`: a forked copy of the process tries every second one (see `Copy` for when forking is allowed). Raises the
-    `CapacityError` of the first trial if none fits the chip.
+    `stages`: largest number of stages of samples that overlap. `in_two`: a forked copy of the process tries every
+    second one (see `Copy` for when forking is allowed). Raises the `CapacityError` of the first trial if none fits the
+    chip.
     """
     if is_small_graph(graph):
         chosen = [*islice(pace_candidates(objective), effort)]

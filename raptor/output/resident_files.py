@@ -56,7 +56,7 @@ class ResidentState(CodedTensor):
 
 
 class OutputDelay(StrictSchema):
-    """The delay of an output: in pass k over the streams, its value is of the sample whose inputs pass k - `passes` loads."""
+    """The delay of an output: pass k over the streams stores that of the sample whose inputs pass k - `passes` loads."""
 
     output: str
     passes: Annotated[int, Field(ge=1)]
@@ -73,5 +73,7 @@ class ResidentMap(StrictSchema):
     cores: JsonArray[ResidentCore]
     states: JsonArray[ResidentState] = ()
     delays: JsonArray[OutputDelay] = Field(
-        default=(), exclude_if=lambda delays: not delays, description="left out if a pass ends each sample that it begins"
+        default=(),
+        exclude_if=lambda delays: not delays,
+        description="left out if a pass ends each sample that it begins",
     )

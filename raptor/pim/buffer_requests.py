@@ -85,7 +85,9 @@ class RequestCollector:
 
     def use_versions(self, versions: SampleVersions, values: ValueNumbering) -> None:
         """Makes each request one for the value of its sample, and adds those of the copies of older values."""
-        at, core, value, turn, place, fill, base = (np.concatenate(column) for column in zip(*self.columns, strict=True))
+        at, core, value, turn, place, fill, base = (
+            np.concatenate(column) for column in zip(*self.columns, strict=True)
+        )
         read = versions.request(values, value, core, turn)
         repeated = np.flatnonzero(fill >= len(TRANSFERS))
         base = base.copy()

@@ -76,9 +76,10 @@ def _numbered(names: Iterable[str]) -> tuple[Ints, tuple[str, ...]]:
 class TurnLayout:
     """Division of each turn into `each` time slots: turn t begins at time t * `each`.
 
-    In order: values of older samples are copied; from `operands` on, operands arrive on the core (every second slot stores ids); the `result` gets its buffer; from `slots` on,
-    constants arrive and operands are repeated, two slots each; from `scratch` on, scratch buffers are made; `own`: the
-    operation itself; from `store` on, outputs are stored; from `update` on, states get their next value.
+    In order: values of older samples are copied; from `operands` on, operands arrive on the core (every second slot
+    stores ids); the `result` gets its buffer; from `slots` on, constants arrive and operands are repeated, two slots
+    each; from `scratch` on, scratch buffers are made; `own`: the operation itself; from `store` on, outputs are stored;
+    from `update` on, states get their next value.
     """
 
     operands: int
@@ -91,9 +92,7 @@ class TurnLayout:
     each: int
 
     @classmethod
-    def for_sizes(
-        cls, reads: int, slots: int, scratch: int, stores: int, updates: int, older: int = 0
-    ) -> "TurnLayout":
+    def for_sizes(cls, reads: int, slots: int, scratch: int, stores: int, updates: int, older: int = 0) -> "TurnLayout":
         """Makes the division for the given largest numbers of operands, slots and so on of a turn."""
         result = older + 2 * reads
         first_slot = result + 1

@@ -193,7 +193,9 @@ class _Lowering:
         )
         c = np.flatnonzero((address < 0) & (home == core))
         forms = self.moves(flow.op_form[ops[c]])
-        row[ops[c]] = rows.add(at[c], core[c], forms, node[c], wants.buffer_of(self.read(tile[c], home[c], turn[c]), home[c]), out[c])
+        row[ops[c]] = rows.add(
+            at[c], core[c], forms, node[c], wants.buffer_of(self.read(tile[c], home[c], turn[c]), home[c]), out[c]
+        )
         c = np.flatnonzero((address < 0) & (home != core))
         given = wants.buffer_of(self.read(tile[c], home[c], turn[c]), home[c])
         taken = np.stack([first[c], elements[c]], axis=1)
@@ -284,8 +286,10 @@ class _Lowering:
         """Returns the number of passes from the load of a sample to the store of each output."""
         stage = np.zeros(len(self.values.all), np.int64)
         stage[self.flow.op_result] = self.turns.stage[self.turns.of_op]
-        tiles = {name: [self.values.tiles[part.tile.name] for part in self.graph.tensors[name].parts]
-                 for name in self.graph.outputs}
+        tiles = {
+            name: [self.values.tiles[part.tile.name] for part in self.graph.tensors[name].parts]
+            for name in self.graph.outputs
+        }
         return {name: int(stage[numbers].max()) for name, numbers in tiles.items()}
 
     def exchange(self, parts: "Sequence[_Messages]", row: Ints) -> int:

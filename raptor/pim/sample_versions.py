@@ -54,7 +54,7 @@ class SampleVersions:
         """The value that each turn writes on its core; -1 for none."""
         turn = np.arange(len(self.turns.op))
         value = np.where(self.turns.op >= 0, self.flow.op_result[self.turns.op], self.turns.tile)
-        at, there = self._find(value, self.turns.core[turn])
+        _, there = self._find(value, self.turns.core[turn])
         return np.where(there, value, -1)
 
     def lateness(self, value: Ints, core: Ints, turn: Ints) -> Ints:

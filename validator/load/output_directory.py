@@ -137,13 +137,19 @@ def _load_resident(
         check_extra(folder / name, "core_", _inside(manifest, name), f"stream that {files.MANIFEST}")
     for state in listed.states:
         _check_state(state, memory, manifest, spans)
+    delays = _delays(listed, memory)
+    return ResidentMemory(auxiliary, np.array(spans, np.int64).reshape(-1, 3), listed.states, delays)
+
+
+def _delays(listed: ResidentMap, memory: MemoryMap) -> dict[str, int]:
+    """Returns the delays of outputs. Raises `UserError` for an unknown output, and for too many passes."""
     delays = {delay.output: delay.passes for delay in listed.delays}
     for name in delays.keys() - {place.name for place in memory.outputs}:
         raise UserError(f"{files.RESIDENT}: delay of {name!r}, which is no output in {files.MEMORY}")
     for name, passes in delays.items():
         if passes > MOST_DELAY:
             raise UserError(f"{files.RESIDENT}: {name!r} is {passes} passes late, more than {MOST_DELAY}")
-    return ResidentMemory(auxiliary, np.array(spans, np.int64).reshape(-1, 3), listed.states, delays)
+    return delays
 
 
 def _check_state(

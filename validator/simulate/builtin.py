@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.common.options import arguments
 from raptor.common.files import file_access
+from raptor.common.options import arguments
 from raptor.output import files
+from raptor.output.resident_files import ResidentMap
 from raptor.target.arch import Target
 from raptor.target.arch.chip_area import compute_area
-from raptor.output.resident_files import ResidentMap
 from validator.options import FEWEST_ROUNDS, MODE, MOST_ROUNDS, Mode
 from validator.program.network_table import MeshTable
 from validator.program.pimsim_program import RawProgram, read_program

@@ -50,8 +50,8 @@ class OrderObjective:
     """The objective by which an order is chosen, and the candidates.
 
     by: latency of one sample; interval, also for energy, because static energy is proportional to it; or latency x
-    interval. patiences: candidates, as factors of the decision's patience. samples: number of samples to schedule. stages:
-    largest number of stages (`raptor.mapping.scheduling.sample_stages`).
+    interval. patiences: candidates, as factors of the decision's patience. samples: number of samples to schedule.
+    stages: largest number of stages (`raptor.mapping.scheduling.sample_stages`).
     """
 
     criterion: Literal["latency", "throughput", "energy", "both"] = "both"

@@ -4,9 +4,9 @@ A core runs its stream again and again, so a step may stand before the steps tha
 that they made in the pass before. In pass k, a step of *stage* s works on sample k - s. So a core no longer waits
 inside a sample, and the interval comes down to the work of the fullest core (software pipelining; Lam, PLDI 1988).
 
-Stages come from a modulo schedule: each core has the time of one interval, in slots, and in a known order each step takes
-the first free slots of its cores after its inputs. Then a list schedule orders a pass, in which a step waits for steps
-of its own stage only.
+Stages come from a modulo schedule: each core has the time of one interval, in slots, and in a known order each step
+takes the first free slots of its cores after its inputs. Then a list schedule orders a pass, in which a step waits for
+steps of its own stage only.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SLOTS = 16_384
 """Slots of an interval in the modulo schedule."""
 INTERVALS = 1.05, 1.15, 1.3, 1.45, 1.6, 2.0, 2.5
-"""Intervals of the modulo schedule that are tried, as factors of the least possible one: longer ones need less stages."""
+"""Intervals of the modulo schedule that are tried, as factors of the least possible one; longer ones give fewer stages."""
 PATIENCES = 0.05, 0.33
 """Patiences of the list schedule that are tried, as factors of the decision's."""
 SAMPLES = 8
@@ -89,9 +89,7 @@ def choose_stages(
     return best
 
 
-def named_stages(
-    work: "SampleWork", base: StepOrder, rules: StageRules, named: StageOrder
-) -> tuple["Ints", "Ints"]:
+def named_stages(work: "SampleWork", base: StepOrder, rules: StageRules, named: StageOrder) -> tuple["Ints", "Ints"]:
     """Returns the order of the steps and the stage of each that a decision names."""
     stage = find_stages(work, named_order(work, base), rules, named.interval_ns)
     return named_order(within_stages(work, stage), named.order), stage

@@ -1,4 +1,4 @@
-"""Compiled loops of `raptor.mapping.scheduling.sample_stages`: a modulo schedule, and the stages that follow from it."""
+"""Compiled loops of `raptor.mapping.scheduling.sample_stages`: a modulo schedule, and the stages from it."""
 # pyright: reportArgumentType=false, reportReturnType=false
 # pyright takes elements of these arrays for arrays; they are numbers.
 

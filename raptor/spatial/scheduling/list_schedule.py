@@ -77,8 +77,8 @@ class ScheduleProblem:
     """A range of computes to schedule, with the fetches of tiles that they read from other cores.
 
     Steps are the computes, numbered from 0, then the fetches; `core` and `position` have an entry for each step.
-    outputs, inputs: numbers of the tiles that are stored in global memory, and of those of inputs. resident: numbers of values that are on their cores
-    before the first step; numbered as by `loads`.
+    outputs, inputs: numbers of the tiles that are stored in global memory, and of those of inputs.
+    resident: numbers of values that are on their cores before the first step; numbered as by `loads`.
     """
 
     arch: Target
