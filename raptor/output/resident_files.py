@@ -56,7 +56,7 @@ class ResidentState(CodedTensor):
 
 
 class OutputDelay(StrictSchema):
-    """The delay of an output: pass k over the streams stores that of the sample whose inputs pass k - `passes` loads."""
+    """The delay of an output: pass k over the streams stores that of the sample that pass k - `passes` begins."""
 
     output: str
     passes: Annotated[int, Field(ge=1)]

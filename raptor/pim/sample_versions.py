@@ -69,7 +69,8 @@ class SampleVersions:
         late = self.lateness(value, core, turn)
         at, _ = self._find(value, core)
         np.maximum.at(self.copies, at[late > 0], late[late > 0])
-        for v, most in np.unique(np.stack([value[late > 0], late[late > 0]]), axis=1).T.tolist():
+        pairs: list[list[int]] = np.unique(np.stack([value[late > 0], late[late > 0]]), axis=1).T.tolist()
+        for v, most in pairs:
             for k in range(1, most + 1):
                 if (v, k) not in self.older:
                     shape = values.all[v]
@@ -118,8 +119,9 @@ def clear_carried(cores: dict[int, CoreProgram]) -> dict[int, CoreProgram]:
     forms, known = list(table.forms), dict[tuple[int, int, int, str], int]()
     zeros = dict[int, list[int]]()
     for i, buffers in carried.items():
+        numbers: list[int] = buffers.tolist()
         zeros[i] = []
-        for buffer in buffers.tolist():
+        for buffer in numbers:
             shape = cores[i].steps.buffers.values[buffer]
             key = shape.rows, shape.width, shape.channels, str(shape.element)
             if key not in known:

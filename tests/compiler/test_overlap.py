@@ -1,19 +1,32 @@
 """Programs whose samples overlap: a core begins a sample before other cores have ended the one before."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import models
 import raptor
-from raptor.common.errors import UserError
+from raptor.common.errors import UserError, VerifyError
+from raptor.mapping.scheduling.order_selection import StepOrder
+from raptor.mapping.scheduling.sample_stages import StageOrder, named_stages
+from raptor.output.writer import ProgramArtifacts
 from raptor.pim import sample_versions
+from raptor.spatial import Schedule
+from raptor.spatial.scheduling.list_schedule import ScheduleProblem
+from raptor.spatial.verification.verify_placed import verify_schedule
 from raptor.target import isa
+from tests.graphs import models as random_models
+from tests.pipeline import passes
 from validator.checks import check
+from validator.errors import ProgramError
 from validator.validate import validate
 
 CHIP: dict[str, Any] = {"cores": 30}
@@ -22,11 +35,12 @@ CHIP: dict[str, Any] = {"cores": 30}
 def with_stages(model: Any, folder: Path, interval_ns: float, sample: int = 0, **options: Any) -> raptor.Program:
     """Compiles a model by its own mapping, in which samples overlap by the modulo schedule of an interval."""
     stored = folder / "mapping.json"
-    raptor.compile(model, emit_mapping=stored, **CHIP, **options)
+    options = {**CHIP, **options}
+    raptor.compile(model, emit_mapping=stored, **options)
     text = json.loads(stored.read_text())
     text["decision"]["flow"]["stages"] = {"interval_ns": interval_ns, "patience_ns": 0.0, "sample": sample}
     stored.write_text(json.dumps(text))
-    return raptor.compile(model, mapping=stored, **CHIP, **options)
+    return raptor.compile(model, mapping=stored, **options)
 
 
 def small_int8() -> Any:
@@ -54,11 +68,11 @@ def model() -> Any:
     return models.build("resnet8", seed=0)
 
 
-@pytest.mark.parametrize(("interval_ns", "passes"), [(120_000.0, 2), (150_000.0, 1)])
-def test_each_output_is_of_its_own_sample(model: Any, tmp_path: Path, interval_ns: float, passes: int):
+@pytest.mark.parametrize(("interval_ns", "delay"), [(120_000.0, 2), (150_000.0, 1)])
+def test_each_output_is_of_its_own_sample(model: Any, tmp_path: Path, interval_ns: float, delay: int):
     folder = saved(with_stages(model, tmp_path, interval_ns), tmp_path / "out")
-    assert delays_of(folder) == [{"output": "fc_output", "passes": passes}]
-    assert validate(folder, samples=passes + 5).verdict == "pass"
+    assert delays_of(folder) == [{"output": "fc_output", "passes": delay}]
+    assert validate(folder, samples=delay + 5).verdict == "pass"
     assert not [finding for finding in check(folder) if finding.severity.value != "note"]
 
 
@@ -73,7 +87,11 @@ def test_an_output_of_the_sample_beside_it_fails(model: Any, tmp_path: Path, mor
 
 def test_a_copy_short_fails(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A reader that takes the newest value, and not the copy of the older one, works on the wrong sample."""
-    monkeypatch.setattr(sample_versions.SampleVersions, "read", lambda self, value, core, turn: value)
+
+    def newest(_: Any, value: Any, core: Any, turn: Any) -> Any:
+        return value
+
+    monkeypatch.setattr(sample_versions.SampleVersions, "read", newest)
     folder = saved(with_stages(model, tmp_path, 120_000.0), tmp_path / "out")
     assert validate(folder, samples=4).verdict == "mismatch"
 
@@ -90,13 +108,46 @@ def test_the_command_works_as_the_option_says(tmp_path: Path):
 
 def test_without_init_an_integer_program_is_refused(tmp_path: Path):
     program = raptor.compile(small_int8(), overlap=4, **CHIP)
-    assert isinstance(program.artifacts, raptor.api.ProgramArtifacts)
-    assert program.artifacts.resident is not None
-    init = program.artifacts.resident.records["init"]
-    for core in init:
-        init[core] = np.zeros(0, isa.RECORD)
-    folder = saved(program, tmp_path / "out")
-    assert validate(folder, samples=2).verdict != "pass"
+    parts = program.artifacts
+    assert isinstance(parts, ProgramArtifacts)
+    assert parts.resident is not None
+    init = dict.fromkeys(parts.resident.records["init"], np.zeros(0, isa.RECORD))
+    empty = replace(parts.resident, records={"init": init})
+    folder = saved(replace(program, artifacts=replace(parts, resident=empty)), tmp_path / "out")
+    with pytest.raises(ProgramError, match="written"):
+        validate(folder, samples=2)
+
+
+def test_a_stage_that_is_wrong_is_refused(model: Any):
+    """An earlier stage of a reader, a later one of a reader of inputs, and different stages of an output."""
+    done = passes(model, mapping="rows", cores=30)
+    problem = ScheduleProblem.from_graph(done.arch, done.on_chip, range(len(done.on_chip.cores)))
+    order, stage = named_stages(
+        problem.work(), StepOrder(600.0, 0), problem.stage_rules(), StageOrder(120_000.0, StepOrder(0.0, 0))
+    )
+    schedule = Schedule(done.on_chip, problem.fetched, tuple(order.tolist()), tuple(stage.tolist()))
+    verify_schedule(schedule, done.on_chip)
+    rules = problem.stage_rules()
+    last = int(np.flatnonzero(stage == stage.max())[-1])
+    for step, value in ((int(rules.first[0]), 1), (int(rules.member[-1]), 0), (last, -1), (last, int(stage.max()) + 1)):
+        wrong = stage.copy()
+        wrong[step] = value
+        with pytest.raises(VerifyError):
+            verify_schedule(replace(schedule, stages=tuple(wrong.tolist())), done.on_chip)
+
+
+@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(random_models(), st.integers(2, 30), st.floats(0.1, 1.0), st.integers(0, 2))
+def test_random_graphs_in_random_stages(model: Any, cores: int, share: float, sample: int):
+    """The interval is a share of the latency; a long one gives one stage, as without the option."""
+    chip: dict[str, Any] = {"xbar": (16, 16), "xbars_per_core": 64, "cores": cores}
+    with TemporaryDirectory() as name:
+        latency_ns = raptor.compile(model, **chip).simulate().latency_ns or 0.0
+        try:
+            program = with_stages(model, Path(name), share * latency_ns, sample, **chip)
+        except UserError:
+            return  # not by line
+        assert validate(saved(program, Path(name) / "out"), samples=4).verdict == "pass"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SLOTS = 16_384
 """Slots of an interval in the modulo schedule."""
 INTERVALS = 1.05, 1.15, 1.3, 1.45, 1.6, 2.0, 2.5
-"""Intervals of the modulo schedule that are tried, as factors of the least possible one; longer ones give fewer stages."""
+"""Intervals of the modulo schedule that are tried, as factors of the least one; longer ones give fewer stages."""
 PATIENCES = 0.05, 0.33
 """Patiences of the list schedule that are tried, as factors of the decision's."""
 SAMPLES = 8
