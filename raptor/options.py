@@ -36,6 +36,7 @@ from raptor.common.options.option_values import (
     GOAL,
     ISA,
     MAX_BITS,
+    MOST_STAGES,
     OBJECTIVE,
     REQUANT,
     STREAM_FORMAT,
@@ -56,9 +57,6 @@ from raptor.common.options.option_values import (
     parse_values_by_name,
     parse_xbar,
 )
-
-MOST_STAGES = 8
-"""Largest number of samples that the chip works on at once."""
 
 R = TypeVar("R")
 

@@ -313,6 +313,9 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
     patience = f"patience = {flow.patience_ns:.17g} ns, order of sample {flow.sample}"
     constants = ", constants by products" if flow.makes_constants else ""
     yield f"by line, xbar = {flow.xbar[0]}x{flow.xbar[1]}, {patience}, {order}{constants}"
+    if flow.stages is not None:
+        named = f"patience = {flow.stages.patience_ns:.17g} ns, order of sample {flow.stages.sample}"
+        yield f"  stages by an interval of {flow.stages.interval_ns:.17g} ns, {named}"
     for name, parts in flow.loaders.items():
         loaders = ", ".join(f"columns {_range(cols)}: core {core}" for cols, core in parts)
         yield f"  %{name}: loaded, {loaders}"

@@ -10,6 +10,7 @@ steps of its own stage only.
 """
 
 from dataclasses import dataclass
+from itertools import count as count_up
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +33,8 @@ INTERVALS = 1.05, 1.15, 1.3, 1.45, 1.6, 2.0, 2.5
 """Intervals of the modulo schedule that are tried, as factors of the least one; longer ones give fewer stages."""
 PATIENCES = 0.05, 0.33
 """Patiences of the list schedule that are tried, as factors of the decision's."""
+WRAPPED_ROUNDS = 8
+"""Rounds in which a step before one that it waits for is raised; afterwards, groups alone raise steps."""
 SAMPLES = 8
 """Samples that the list schedule schedules: the orders of later ones are closer to the steady state."""
 
@@ -121,14 +124,16 @@ def find_stages(work: "SampleWork", order: "Ints", rules: StageRules, interval_n
     place, stage, before = np.empty(count, np.int64), np.zeros(count, np.int64), np.empty(count, np.int64)
     before[order] = np.arange(count)
     place[np.lexsort((before, np.where(first > 0, -1.0, begin_ns % interval_ns)))] = np.arange(count)
-    while True:
-        raise_stages(stage, place, work, order)
+    for trial in count_up():
+        # A step that is between two steps of one group would raise them again and again.
+        raise_stages(stage, place if trial < WRAPPED_ROUNDS else before, work, order)
         stage[first > 0] = 0
         together = np.zeros(groups, np.int64)
         np.maximum.at(together, rules.group, stage[rules.member])
         if (stage[rules.member] == together[rules.group]).all():
             return stage
         np.maximum.at(stage, rules.member, together[rules.group])
+    raise AssertionError("stages are bounded")
 
 
 def within_stages(work: "SampleWork", stage: "Ints") -> "SampleWork":

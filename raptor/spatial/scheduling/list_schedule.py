@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.errors import UserError
+from raptor.common.options.option_values import MOST_STAGES
 from raptor.mapping.decision import Decision, LineFlow
 from raptor.mapping.scheduling.order_selection import StepOrder, named_order, number_pairs
 from raptor.mapping.scheduling.sample_stages import StageOrder, StageRules, named_stages
@@ -55,6 +57,9 @@ def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
         else:
             split = StageOrder(flow.stages.interval_ns, StepOrder(flow.stages.patience_ns, flow.stages.sample))
             local, stage = named_stages(problem.work(), name, problem.stage_rules(), split)
+            if (most := int(stage.max()) + 1) > MOST_STAGES:
+                more = f"{most} stages, more than {MOST_STAGES}; a longer interval has fewer"
+                raise UserError(f"decision.flow.stages: {more}")
             stages = stage.tolist()
         first = count + len(fetches)
         numbers = np.concatenate([together, np.arange(first, first + len(problem.fetched))])
@@ -77,7 +82,8 @@ class ScheduleProblem:
     """A range of computes to schedule, with the fetches of tiles that they read from other cores.
 
     Steps are the computes, numbered from 0, then the fetches; `core` and `position` have an entry for each step.
-    outputs, inputs: numbers of the tiles that are stored in global memory, and of those of inputs.
+    outputs, inputs: numbers of the tiles that are stored in global memory, and of those of inputs. output_of: the
+    output, by number, of each tile in `outputs`. pinned: tiles of outputs that have parts which no compute makes.
     resident: numbers of values that are on their cores before the first step; numbered as by `loads`.
     """
 
@@ -87,6 +93,8 @@ class ScheduleProblem:
     core: "Ints"
     position: Floats
     outputs: "Ints"
+    output_of: "Ints"
+    pinned: "Ints"
     inputs: "Ints"
     resident: "Ints"
     costs: CostModel
@@ -101,14 +109,30 @@ class ScheduleProblem:
         user, tiles, nodes = needs.fetch_user, needs.flow.tiles, needs.flow.nodes
         rows: list[list[int]] = np.stack([needs.fetch_tile, core[user], user], axis=1).tolist()
         fetched = tuple(Fetch(tiles[t], c, nodes[i]) for t, c, i in rows)
-        leaving = (name for name in graph.outputs if name not in graph.residency.state_outputs)
-        stored = {part.tile.name for name in leaving for part in graph.tensors[name].parts}
-        outputs = np.array([i for i, tile in enumerate(tiles) if tile.name in stored], np.int64)
+        leaving = [name for name in graph.outputs if name not in graph.residency.state_outputs]
+        stored = {part.tile.name: k for k, name in enumerate(leaving) for part in graph.tensors[name].parts}
+        pairs = [(i, stored[tile.name]) for i, tile in enumerate(tiles) if tile.name in stored]
+        outputs, output_of = np.array(pairs, np.int64).reshape(-1, 2).T
+        made = {tiles[i].name for i in np.unique(needs.flow.result_tile).tolist()}
+        partly = {k for name, k in stored.items() if name not in made}
+        pinned = outputs[np.isin(output_of, sorted(partly))]
         core, position = np.append(core, core[user]), np.append(position, position[user])
         given = {part.tile.name for name in graph.inputs for part in graph.tensors[name].parts}
         inputs = np.array([i for i, tile in enumerate(tiles) if tile.name in given], np.int64)
         resident = _resident(graph, needs.flow)
-        return cls(arch, needs, fetched, core, position, outputs, inputs, resident, CostModel(arch, graph.filters))
+        return cls(
+            arch,
+            needs,
+            fetched,
+            core,
+            position,
+            outputs,
+            output_of,
+            pinned,
+            inputs,
+            resident,
+            CostModel(arch, graph.filters),
+        )
 
     @property
     def computes(self) -> int:
@@ -224,10 +248,13 @@ class ScheduleProblem:
         stored = np.isin(flow.result_tile, self.outputs)
         lookups = np.array(flow.computes_with_class(TakeRows), np.int64)
         member = np.concatenate([flow.result_compute[several], flow.result_compute[stored], lookups])
-        of_outputs, of_lookups = np.full(int(stored.sum()), -1), np.full(len(lookups), -2)
+        output_of = np.full(len(flow.tiles), -1)
+        output_of[self.outputs] = -2 - self.output_of
+        of_outputs, of_lookups = output_of[flow.result_tile[stored]], np.full(len(lookups), -1)
         key = np.concatenate([flow.result_tile[several], of_outputs, of_lookups])
         group = np.unique(key, return_inverse=True)[1].reshape(-1).astype(np.int64)
-        return StageRules(np.unique(self.needs.reader[inputs]), member, group)
+        pinned = flow.result_compute[np.isin(flow.result_tile, self.pinned)]
+        return StageRules(np.unique(np.concatenate([self.needs.reader[inputs], pinned])), member, group)
 
     def work_ns(self) -> Floats:
         """Returns the estimated ns of each step on its core, without transfers."""

@@ -104,8 +104,9 @@ def _check_stages(schedule: Schedule, stages: Ints) -> None:
     for tile in np.flatnonzero(most > least)[:1].tolist():
         raise VerifyError(f"schedule: parts of {flow.tiles[tile]} are made in stages {least[tile]} to {most[tile]}")
     for name in graph.outputs:
-        tiles = [flow.number[p.tile.name] for p in graph.tensors[name].parts if p.tile.name in flow.number]
-        if len(found := np.unique(most[tiles])) > 1:
+        tiles = [flow.number.get(part.tile.name, -1) for part in graph.tensors[name].parts]
+        stored = np.maximum(np.append(most, -1)[tiles], 0)  # what no compute makes is stored in stage 0
+        if len(found := np.unique(stored)) > 1:
             raise VerifyError(f"schedule: parts of the output {name} are made in stages {found.tolist()}")
 
 
