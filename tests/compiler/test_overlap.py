@@ -136,7 +136,7 @@ def test_a_stage_that_is_wrong_is_refused(model: Any):
             verify_schedule(replace(schedule, stages=tuple(wrong.tolist())), done.on_chip)
 
 
-@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(random_models(), st.integers(2, 30), st.floats(0.1, 1.0), st.integers(0, 2))
 def test_random_graphs_in_random_stages(model: Any, cores: int, share: float, sample: int):
     """The interval is a share of the latency; a long one gives one stage, as without the option."""
