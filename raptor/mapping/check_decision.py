@@ -123,10 +123,10 @@ def _settings(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
         if not 0 <= decision.flow.sample <= LATEST_SAMPLE:
             yield f"flow.sample: {decision.flow.sample}, expected 0 to {LATEST_SAMPLE}"
         if decision.flow.stages is not None:
-            yield from _stages(decision.flow, decision.flow.stages, graph)
+            yield from _split_faults(decision.flow, decision.flow.stages, graph)
 
 
-def _stages(flow: LineFlow, stages: StageSplit, graph: Graph) -> Iterator[str]:
+def _split_faults(flow: LineFlow, stages: StageSplit, graph: Graph) -> Iterator[str]:
     """Yields faults of the stages of samples that overlap."""
     if not 0 < stages.interval_ns <= MOST_PATIENCE_NS:
         yield f"flow.stages.interval_ns: {stages.interval_ns}, expected more than 0, to {MOST_PATIENCE_NS:g}"

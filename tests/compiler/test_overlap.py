@@ -30,6 +30,8 @@ from validator.errors import ProgramError
 from validator.validate import validate
 
 CHIP: dict[str, Any] = {"cores": 30}
+QUICK = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck), derandomize=True)
+EQUAL: tuple[dict[str, Any], ...] = ({}, {"overlap": 1})
 
 
 def with_stages(model: Any, folder: Path, interval_ns: float, sample: int = 0, **options: Any) -> raptor.Program:
@@ -136,7 +138,7 @@ def test_a_stage_that_is_wrong_is_refused(model: Any):
             verify_schedule(replace(schedule, stages=tuple(wrong.tolist())), done.on_chip)
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck), derandomize=True)
+@QUICK
 @given(random_models(), st.integers(2, 30), st.floats(0.1, 1.0), st.integers(0, 2))
 def test_random_graphs_in_random_stages(model: Any, cores: int, share: float, sample: int):
     """The interval is a share of the latency; a long one gives one stage, as without the option."""
@@ -160,12 +162,13 @@ def test_random_graphs_in_random_stages(model: Any, cores: int, share: float, sa
     ],
 )
 def test_it_is_refused_where_it_has_no_effect(model: Any, options: dict[str, Any], why: str):
+    chosen: dict[str, Any] = {"overlap": 2, **CHIP, **options}
     with pytest.raises(UserError, match=why):
-        raptor.compile(model, **{"overlap": 2, **CHIP, **options})
+        raptor.compile(model, **chosen)
 
 
 def test_equal_bytes_without_the_option(model: Any, tmp_path: Path):
-    first, second = (raptor.compile(model, **CHIP, **options) for options in ({}, {"overlap": 1}))
+    first, second = (raptor.compile(model, **CHIP, **options) for options in EQUAL)
     folders = [saved(program, tmp_path / name) for program, name in ((first, "a"), (second, "b"))]
     names = sorted(p.name for p in folders[0].glob("core_*"))
     assert names

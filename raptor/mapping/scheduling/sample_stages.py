@@ -79,7 +79,7 @@ def choose_stages(
     """
     least_ns, best = max(busiest_ns(work), float(work.memory_ns.sum())), None
     for factor in INTERVALS:
-        stage = find_stages(work, base.order, rules, factor * least_ns)
+        stage = assign_stages(work, base.order, rules, factor * least_ns)
         if not 0 < stage.max() < most:
             continue
         inside = within_stages(work, stage)
@@ -94,11 +94,11 @@ def choose_stages(
 
 def named_stages(work: "SampleWork", base: StepOrder, rules: StageRules, named: StageOrder) -> tuple["Ints", "Ints"]:
     """Returns the order of the steps and the stage of each that a decision names."""
-    stage = find_stages(work, named_order(work, base), rules, named.interval_ns)
+    stage = assign_stages(work, named_order(work, base), rules, named.interval_ns)
     return named_order(within_stages(work, stage), named.order), stage
 
 
-def find_stages(work: "SampleWork", order: "Ints", rules: StageRules, interval_ns: float) -> "Ints":
+def assign_stages(work: "SampleWork", order: "Ints", rules: StageRules, interval_ns: float) -> "Ints":
     """Returns the stage of each step by a modulo schedule. `order`: an order of one sample."""
     from raptor.mapping.scheduling.stage_kernel import (  # loaded only where it runs
         ModuloTable,

@@ -113,7 +113,8 @@ class ScheduleProblem:
         stored = {part.tile.name: k for k, name in enumerate(leaving) for part in graph.tensors[name].parts}
         pairs = [(i, stored[tile.name]) for i, tile in enumerate(tiles) if tile.name in stored]
         outputs, output_of = np.array(pairs, np.int64).reshape(-1, 2).T
-        made = {tiles[i].name for i in np.unique(needs.flow.result_tile).tolist()}
+        results: list[int] = np.unique(needs.flow.result_tile).tolist()
+        made = {tiles[i].name for i in results}
         partly = {k for name, k in stored.items() if name not in made}
         pinned = outputs[np.isin(output_of, sorted(partly))]
         core, position = np.append(core, core[user]), np.append(position, position[user])
