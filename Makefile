@@ -20,7 +20,7 @@ FUZZ_PARTS := graphs quantised relations programs models files given faults
 # Tests start hundreds of commands, which read what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-growth bench-json bench-mapping bench-memory bench-mixed bench-occ bench-placement bench-proved bench-rounds bench-chips bench-commands bench-components bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-growth bench-json bench-mapping bench-memory bench-mixed bench-occ bench-placement bench-proved bench-rounds bench-chips bench-commands bench-components bench-defects bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -45,10 +45,10 @@ test-slow: $(READY)  ## full-size models, long sweeps, every planted defect
 test-browser: $(READY)  ## the documentation in a headless Chromium
 	$(BIN)/pytest -q -m browser --browser=required
 
-test-frameworks:  ## PyTorch, JAX, Keras, scikit-learn and xDSL as they are, in an environment of its own: .venv-frameworks
+test-frameworks:  ## PyTorch, JAX, Keras, scikit-learn, xDSL and mcp as they are, in an environment of its own: .venv-frameworks
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check onnxscript keras -e '.[dev,jax,mlir,sklearn]'
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check onnxscript keras -e '.[dev,jax,mcp,mlir,sklearn]'
 	$(FRAMEWORKS)/bin/pytest -q -m frameworks
 
 test-release: $(READY)  ## wheel and source archive, each alone in a fresh environment
@@ -108,6 +108,9 @@ bench-accuracy: $(READY)  ## accuracy of the trained network in each form of qua
 
 bench-analog: $(READY)  ## accuracy of the trained network on crossbars with converters and errors of cells
 	$(BIN)/python -m benchmarks.correctness.analog
+
+bench-defects: $(READY)  ## accuracy and yield of the trained network on chips with stuck cells, latency with dead cores: the tables of docs/how-to/defects.md; STORE=1 stores them
+	$(BIN)/python -m benchmarks.correctness.defects $(call stored,defects-stuck defects-dead)
 
 bench-growth: $(READY)  ## how compilation by both mappings grows with image size, channels, cores, model size; STORE=1 stores them
 	$(BIN)/python -m benchmarks.speed.growth $(call stored,growth-width growth-channels growth-cores growth-model)

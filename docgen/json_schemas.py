@@ -13,16 +13,19 @@ import validator.simulate.simulation_report
 from raptor.compiler.analysis.explain import MappingExplanation
 from raptor.compiler.analysis.inspection import ModelInspection
 from raptor.mapping.mapping_file import MappingFile
-from raptor.output import files, resident_files, round_files
+from raptor.output import decoder_files, files, repair_files, resident_files, round_files
 from raptor.output.compile_report import CompileReport
 from raptor.target.arch.pimsim_schema import ArchFile
+from raptor.target.chip_file import ChipFile
 from raptor.target.device_file import DeviceFile
 from raptor.tools.cli.arch_view import ArchReport
 from raptor.tools.explore.results.study_report import StudyReport
 from raptor.tools.quantise import QuantisationReport
+from raptor.tools.repair.measure_yield import YieldReport
 from raptor.tools.reporting.figure_export import ComparisonNumbers, ReportNumbers
 from validator.accuracy.accuracy_report import AccuracyReport
 from validator.checks.findings_output import FindingsReport
+from validator.decoding.generation import GenerationReport
 
 FILE_CLASSES: dict[str, type[BaseModel]] = {
     files.ARCH: ArchFile,
@@ -36,7 +39,10 @@ FILE_CLASSES: dict[str, type[BaseModel]] = {
     files.MANIFEST: files.OutputManifest,
     files.ROUNDS: round_files.RoundList,
     files.RESIDENT: resident_files.ResidentMap,
+    files.DECODER: decoder_files.DecoderFile,
     files.DEVICE: DeviceFile,
+    repair_files.CHIP: ChipFile,
+    repair_files.REPAIR: repair_files.RepairTable,
 }
 """Schemas by name of the file in an output directory."""
 
@@ -47,11 +53,13 @@ COMMAND_CLASSES: dict[str, type] = {
     "compare": ComparisonNumbers,
     "explain": MappingExplanation,
     "explore show": StudyReport,
+    "generate": GenerationReport,
     "inspect": ModelInspection,
     "quantize": QuantisationReport,
     "report": ReportNumbers,
     "simulate": validator.simulate.simulation_report.SimulationReport,
     "validate": validator.judge.validation_report.ValidationReport,
+    "yield": YieldReport,
 }
 """Classes of the JSON that commands write with `--json`, by command."""
 

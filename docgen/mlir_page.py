@@ -7,10 +7,11 @@ from raptor.mlir.pim_writer import VERSION
 HEAD = f"""# MLIR
 
 {GENERATED_NOTE.format("`raptor/mlir/dialect.py`")}
-`raptor compile --dump-ir DIR --dump-format mlir` writes two levels as MLIR:
+`raptor compile --dump-ir DIR --dump-format mlir` writes three levels as MLIR:
 
+- the ONNX model, after `load`, in the dialect `onnx` of onnx-mlir (`result_names` and `onnx.opsets` are RAPTOR's own);
 - SpatialIR with cores, after `partition`, `place_cores` and `schedule`, in the dialect `spat`;
-- PimIR, after `lower`, `reuse_operands` and `allocate`, in the dialect `pim`.
+- PimIR, after `lower`, `keep_constants`, `reuse_operands` and `allocate`, in the dialect `pim`.
 
 [Intermediate forms](forms.md) says what the levels are. [Change a program in MLIR](../how-to/mlir.md) shows how to use
 the files.

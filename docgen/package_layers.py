@@ -19,8 +19,8 @@ PACKAGE_LAYERS = (
     ("mapping",),
     ("spatial",),
     ("pim",),
-    ("codegen", "mlir"),
-    ("output",),
+    ("mlir", "output"),
+    ("codegen",),
     ("compiler", "device"),
     ("api",),
     ("integrations", "tools"),
@@ -83,7 +83,7 @@ def draw_layers() -> SvgDrawing:
 
 def _rows() -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yields the y coordinate of each layer, and its packages. Above `output` there is space for `validator`."""
-    judged = PACKAGE_LAYERS.index(("output",))
+    judged = next(i for i, parts in enumerate(PACKAGE_LAYERS) if "output" in parts)
     for i, parts in enumerate(PACKAGE_LAYERS[:DRAWN_LAYERS]):
         yield 20 + _GAP * (DRAWN_LAYERS - i - (i > judged)), parts
 

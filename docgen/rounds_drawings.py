@@ -7,8 +7,8 @@ import models
 import raptor
 from docgen.recorded_passes import PassRecorder
 from docgen.svg import PALETTE, SvgDrawing
-from raptor.mapping.multichip.chip_numbering import renumber_decision
-from raptor.mapping.multichip.traffic_estimate import estimate_traffic
+from raptor.mapping.multichip.chip_numbering import find_line_work, renumber_decision
+from raptor.mapping.multichip.chip_traffic import sum_core_traffic
 from raptor.output.writer import ProgramArtifacts
 from validator.simulate.weight_reloading import ReloadingFigures
 
@@ -98,12 +98,12 @@ def _cut_flits() -> tuple[list[float], list[float]]:
     ).artifacts
     assert isinstance(artifacts, ProgramArtifacts), "a program of its own"
     decision, graph = recorder.results["map"].decision, recorder.results["compose_gathers"]
-    layers, flow = decision.layers, decision.flow
+    layers, flow, arch = decision.layers, decision.flow, artifacts.arch
     attending = {core for grid in flow.products.values() for core in grid.cores}
     order = [*(core for core in range(48) if core not in attending), *sorted(attending)]
     found: list[list[float]] = []
     for number in (order.index, int):
-        of_cores = estimate_traffic(graph, *renumber_decision((layers, flow), number), artifacts.arch)[:-1, :-1]
+        of_cores = sum_core_traffic(find_line_work(graph, renumber_decision((layers, flow), number), arch), arch)
         both = of_cores + of_cores.T
         found.append([float(both[:begin, begin:].sum()) for begin in range(1, 48)])
     return found[0], found[1]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from raptor.integrations import jax as jax
     from raptor.integrations import onnx_backend, onnxruntime_session
     from raptor.integrations import torch as torch
+    from raptor.integrations.decoder_session import Session
     from raptor.tools.quantise import Quantisation, quantize
     from raptor.tools.quantise.precision_search import search_policy
     from raptor.tools.trim.trim_output import TrimmedProgram, trim
@@ -50,6 +51,7 @@ __all__ = [
     "Program",
     "Quantisation",
     "RaptorError",
+    "Session",
     "TrimmedProgram",
     "UnsupportedError",
     "UserError",
@@ -64,6 +66,7 @@ __all__ = [
 ]
 
 _HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.api") | {
+    "Session": "raptor.integrations.decoder_session",
     "inspect": "raptor.compiler.analysis.inspection",
     "Quantisation": "raptor.tools.quantise",
     "quantize": "raptor.tools.quantise",

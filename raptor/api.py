@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-import numpy as np
 import numpy.typing as npt
 
+from raptor.codegen.pimsim.stream_files import pimsim_files
 from raptor.common.errors import UserError
 from raptor.common.options import arguments
 from raptor.common.options.option_values import STREAM_FORMAT, WEIGHT_FORMAT, StreamFormat, WeightFormat
@@ -21,7 +21,6 @@ from raptor.options import CompileKeywords, CompileOptions, read_options
 from raptor.output import writer
 from raptor.output.compile_report import CompileReport, read_any_report
 from raptor.output.writer import HostedArtifacts, ProgramArtifacts
-from raptor.target import isa
 
 if TYPE_CHECKING:
     import onnx
@@ -76,20 +75,28 @@ class Program:
         require_own_packages("validator")
         from validator import checks
 
+        if self.artifacts is not None and not self._has_streams:
+            return ()  # what `check` knows is about pimsim-nn; the back end has verified its code
         if self.artifacts is None or isinstance(self.artifacts, HostedArtifacts):
             return checks.check(self._directory())
-        parts = self.artifacts
-        cores = range(parts.config.core_cnt)
-        empty = np.zeros(0, isa.RECORD)
+        parts, streams = self.artifacts, pimsim_files(self.artifacts)
+        cores = range(streams.config.core_cnt)
         return checks.check_output(
-            [parts.records.get(core, empty) for core in cores],
-            parts.config,
+            [streams.records_of(core) for core in cores],
+            streams.config,
             parts.arch,
             parts.memory,
-            [parts.weights[core].shapes if core in parts.weights else () for core in cores],
+            [streams.weights[core].shapes if core in streams.weights else () for core in cores],
             extended=parts.options.get("isa") == "extended",
-            resident=parts.resident.memory if parts.resident else None,
+            resident=streams.resident,
         )
+
+    @property
+    def _has_streams(self) -> bool:
+        """True if a program in memory consists of instruction streams of pimsim-nn."""
+        if isinstance(self.artifacts, HostedArtifacts):
+            return all(part.artifacts.has_streams for part in self.artifacts.segments if part.artifacts)
+        return self.artifacts is not None and self.artifacts.has_streams
 
     def run(self, inputs: Mapping[str, Array], *, device: "Device | str | None" = None) -> dict[str, Array]:
         """Executes the instruction streams on `inputs` (by name, ONNX shapes) and returns the outputs by name.

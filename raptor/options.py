@@ -5,15 +5,14 @@ A new option is a field of a record, and a keyword in the `TypedDict` of the fun
 checked values; internal functions take the record that they need.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
 from raptor.common.errors import UserError
-from raptor.common.option_spelling import flag_name
-from raptor.common.option_spelling import spell_option as spelled
+from raptor.common.option_spelling import spell_option
 from raptor.common.options.arguments import IntegerRange, OneOf, parse_flag, parse_new_file, parse_path, parse_text
 from raptor.common.options.option_texts import (
     CONSTANTS,
@@ -92,9 +91,8 @@ class OptionSpec:
 
 def _option(check: ValueCheck, help: str, default: Any = None, **more: Any) -> Any:
     """Makes the field of an option, like `dataclasses.field`: for type checkers it is a default of the right type."""
-    factory: Any = (
-        {"default_factory": dict} if isinstance(more.get("texts"), NamedValueFormat) else {"default": default}
-    )
+    is_named = isinstance(more.get("texts"), NamedValueFormat)
+    factory: Any = {"default_factory": dict} if is_named else {"default": default}
     return field(**factory, metadata={"option": OptionSpec(check=check, help=help, default=default, **more)})
 
 
@@ -121,10 +119,7 @@ class ChipOptions:
         IntegerRange(1, 2**16), "Chips in a row, each with so many cores.", shown="1", example="2"
     )
     link: str | None = _option(
-        parse_text,
-        "Cost of a flit from chip to chip: board-ht, package-ucie, 5:13000.",
-        metavar="PRESET|NS:PJ",
-        example="board-ht",
+        parse_text, "Cost of a flit from chip to chip.", metavar="board-ht|package-ucie|NS:PJ", example="board-ht"
     )
     arch: str | Path | None = _option(
         parse_arch_source,
@@ -134,6 +129,9 @@ class ChipOptions:
         example="chip.json",
         completion="presets",
         is_file=True,
+    )
+    chip: Path | None = _option(
+        parse_path, "Chip file, of which nothing dead is used.", metavar="FILE", example="die.json", is_file=True
     )
     fields: Mapping[str, Any] = _option(
         parse_values_by_name,
@@ -163,10 +161,9 @@ class ModelInputs:
 
 @dataclass(frozen=True, slots=True)
 class MappingOptions:
-    """The mapping: a strategy, a stored mapping, or the goal that a search minimises.
+    """The mapping: a strategy, a stored mapping, or the goal of a search, which tries `effort` mappings at most.
 
-    `effort`: number of mappings that a search tries; None for the default (`raptor.compiler.mapping_search`). `knobs`:
-    tuning numbers of the strategy `rows` that differ from its defaults."""
+    `knobs`: tuning numbers of the strategy `rows` that differ from its defaults."""
 
     mapping: str = _option(
         parse_mapping,
@@ -222,8 +219,11 @@ class MappingOptions:
 
 @dataclass(frozen=True, slots=True)
 class NumberOptions:
-    """Instruction set and arithmetic: restriction to the published instructions, and the requantisation method."""
+    """Machine (the name of a back end) and arithmetic: published instructions only, requantisation method."""
 
+    backend: str = _option(
+        parse_text, "Machine: pimsim, c, or an installed one.", "pimsim", example="c", completion="backends"
+    )
     base_isa: bool = _option(
         parse_flag, f"{ISA}; base: only instructions that pimsim-nn runs.", default=False, example="base", typed=ISA
     )
@@ -259,6 +259,12 @@ class ResidencyOptions:
         example="x=y",
         texts=STATES,
         not_with=("rounds", "whose programs take turns in the same memory"),
+    )
+    capacity: int | None = _option(
+        IntegerRange(2, 2**16),
+        "Rows of states that grow by one a step.",
+        example="8",
+        only_with=("states", "which it is for"),
     )
 
 
@@ -354,14 +360,11 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         if self.mapping.optimize == "writes" and not self.rounds.rounds:
-            asked, needed = spelled("optimize", "writes"), spelled("rounds", True)
+            asked, needed = spell_option("optimize", "writes"), spell_option("rounds", True)
             raise UserError(f"{asked}: only with {needed}, which writes for each batch")
         if self.mapping.emit_ops is None and "interface" in self.chip.fields:
-            asked, needed = spelled("fields", "interface"), spelled("emit_ops")
+            asked, needed = spell_option("fields", "interface"), spell_option("emit_ops")
             raise UserError(f"{asked}: only with {needed}, which alone uses it")
-
-
-# Keyword arguments of functions, in the types that users may pass.
 
 
 class CrossbarKeywords(TypedDict, total=False):
@@ -391,6 +394,7 @@ class ChipKeywords(CoreKeywords, WidthKeywords, total=False):
 
     chips: int | None
     link: str | None
+    chip: str | Path | None
 
 
 class InputKeywords(TypedDict, total=False):
@@ -433,11 +437,13 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
     requant: Requant | None
     resident_constants: bool
     states: Mapping[str, str] | str | None
+    capacity: int | None
     trimmable: bool
     rounds: bool
     batch: int | None
     device: str | Path | None
     cuts: CutMethod | None
+    backend: str
 
 
 def list_keywords(kind: Any) -> tuple[str, ...]:
@@ -475,8 +481,8 @@ def check_conflicts(values: Mapping[str, Any]) -> None:
     for name in values:
         for pair, wanted in ((options[name].only_with, True), (options[name].not_with, False)):
             if pair is not None and _is_active(values.get(pair[0])) != wanted:
-                shown = spelled(pair[0], True) if options[pair[0]].check is parse_flag else spelled(pair[0])
-                raise UserError(f"{spelled(name)}: {'only' if wanted else 'not'} with {shown}, {pair[1]}")
+                shown = spell_option(pair[0], True) if options[pair[0]].check is parse_flag else spell_option(pair[0])
+                raise UserError(f"{spell_option(name)}: {'only' if wanted else 'not'} with {shown}, {pair[1]}")
 
 
 def _is_active(value: object) -> bool:
@@ -492,16 +498,3 @@ def _record(record: type[R], values: Mapping[str, Any]) -> R:
         elif part.name in values:
             parts[part.name] = values[part.name]
     return record(**parts)
-
-
-def to_command_line(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the words of the command line for keyword arguments of `raptor.compile`."""
-    for name, value in given.items():
-        option, words = collect_options(CompileOptions)[name], flag_name(name).split()
-        if option.check is parse_flag:
-            yield from words if value else ()
-        elif option.texts is not None:
-            for text in option.texts.format_texts(value):
-                yield from (*words, text)
-        else:
-            yield from (*words, "x".join(map(str, cast(list[Any], value))) if isinstance(value, list) else str(value))

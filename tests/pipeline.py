@@ -13,7 +13,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 import raptor
-from raptor.codegen import InstructionStreams
+from raptor.codegen.pimsim import InstructionStreams
 from raptor.common.errors import CapacityError
 from raptor.compiler import pipeline
 from raptor.compiler.pass_driver import Driver

@@ -16,9 +16,9 @@ from raptor.options import (
     collect_options,
     list_keywords,
     read_options,
-    to_command_line,
 )
 from raptor.tools.cli import app
+from raptor.tools.explore.study.search_space import to_command_line
 
 OPTIONS = collect_options(CompileOptions)
 TOGETHER = [

@@ -37,11 +37,16 @@ from raptor.options import (
     list_keywords,
 )
 from raptor.target import arch as architectures
+from raptor.target.chip_file import chip_to_json
 from raptor.tools.cli import app
 from raptor.tools.explore import study_driver
 from raptor.tools.explore.evaluation import worker_pool
 from raptor.tools.explore.evaluation.evaluation_jobs import EvaluationJob, EvaluationRecord
 from raptor.tools.explore.study.study_file import read_study
+from raptor.tools.repair import measure_yield
+from raptor.tools.repair.chip_writer import make_size
+from raptor.tools.repair.draw_defects import DefectRates, draw_chip
+from tests.decoder_models import plain_decoder
 from tests.oversized_models import dense
 from tests.tiny_models import make_model, node, random
 from tests.tools.reporting.measured import measured
@@ -228,6 +233,37 @@ COMMANDS = {
             "--quiet": ("--quiet",),
         },
     ),
+    "repair": Command(
+        ("repair", "cells", "--chip", "stuck.json"),
+        {
+            "--cells": ("--cells", "reram-milo"),
+            "--with": ("--with", "levels=shared"),
+            "--output": ("-o", "repaired"),
+            "--force": ("--force",),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "yield": Command(
+        ("yield", "cells", "--data", "labelled.npz", "--json", "found.json"),
+        {
+            "--rates": ("--rates", "0.3"),
+            "--methods": ("--methods", "written"),
+            "--least": ("--least", "0.5"),
+            "--chips": ("--chips", "1"),
+            "--samples": ("--samples", "2"),
+            "--cells": ("--cells", "reram-milo"),
+            "--with": ("--with", "encoding=differential"),
+            "--on-share": ("--on-share", "0.9"),
+            "--dead-columns": ("--dead-columns", "0.1"),
+            "--dead-rows": ("--dead-rows", "0.1"),
+            "--spare-columns": ("--spare-columns", "2"),
+            "--candidates": ("--candidates", "3"),
+            "--seed": ("--seed", "50"),
+            "--workers": ("--workers", "3"),
+            "--csv": ("--csv", "found.csv"),
+            "--quiet": ("--quiet",),
+        },
+    ),
     "compile: rounds": Command(
         ("compile", "wide.onnx", "--xbar", "8", "--cores", "2", "--xbars-per-core", "2", "--rounds"),
         {
@@ -246,10 +282,25 @@ COMMANDS = {
             "--quiet": ("--quiet",),
         },
     ),
+    "generate": Command(
+        ("generate", "decoder", "--prompt-ids", "7"),
+        {
+            "--prompt-ids": ("--prompt-ids", "3,1"),
+            "--tokens": ("--tokens", "5"),
+            "--temperature": ("--temperature", "0.2"),
+            "--seed": ("--seed", "5"),
+            "--session": ("--session", "session.npz"),
+            "--save": ("--save", "saved.npz"),
+            "--json": ("--json", "found.json"),
+            "--force": ("--force",),
+            "--quiet": ("--quiet",),
+        },
+    ),
     "check": Command(
         ("check", "out"),
         {
             "--arch": ("--arch", "small.json"),
+            "--chip": ("--chip", "die.json"),
             "--json": ("--json", "found.json"),
             "--sarif": ("--sarif", "found.sarif"),
             "--quiet": ("--quiet",),
@@ -322,8 +373,30 @@ COMMANDS = {
             "--from": ("--from", "isaac"),
             "--components": ("--components", "example"),
             "--set": ("--set", "adc.bits=6"),
+            "--witness": ("--witness",),
             **examples(CoreKeywords),
             "--field": ("--field", "rob_size=3"),
+            "--force": ("--force",),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "arch defects": Command(
+        ("arch", "defects", "--output", "drawn.json"),
+        {
+            **examples(CoreKeywords),
+            "--field": ("--field", "chip_config.core_config.matrix_config.adc_count=2"),
+            "--csv": ("--csv", "tester.csv"),
+            "--stuck": ("--stuck", "0.0001"),
+            "--on-share": ("--on-share", "0.9"),
+            "--dead-rows": ("--dead-rows", "0.001"),
+            "--dead-columns": ("--dead-columns", "0.001"),
+            "--dead-converters": ("--dead-converters", "0.01"),
+            "--dead-crossbars": ("--dead-crossbars", "0.01"),
+            "--dead-cores": ("--dead-cores", "2"),
+            "--spare-crossbars": ("--spare-crossbars", "1"),
+            "--spare-columns": ("--spare-columns", "1"),
+            "--single": ("--single",),
+            "--seed": ("--seed", "5"),
             "--force": ("--force",),
             "--quiet": ("--quiet",),
         },
@@ -367,6 +440,8 @@ SHARES = {
             "validate: integers",
             "accuracy: noisy",
             "explore run",
+            "yield",
+            "arch defects",
         ),
         24,
     ),
@@ -381,6 +456,9 @@ ALWAYS_REFUSED = {
     "--trimmable": "refuses the model, which has no integers",
     "--isa": "refuses the model, which has an instruction outside the base set: that is what it does",
 }
+
+SERVERS = ("mcp",)
+"""Commands that serve until they are stopped: tests/tools/mcp tries their options."""
 
 WHERE_NEEDED = {"--host": "--isa"}
 """Options that act only where another one makes them necessary: the chip computes all of the model without it."""
@@ -404,6 +482,8 @@ def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
 
 def test_every_option_of_every_command_has_a_value_here():
     for name, options in names_of(app.build_commands()).items():
+        if name in SERVERS:
+            continue
         tried = [command for title, command in COMMANDS.items() if kind(title) == name]
         known = [word for command in tried for word in (*command.words, *command.options)]
         given = {option for option in known if option.startswith("-")}
@@ -438,12 +518,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     report.write_text(report.read_text().rstrip("\n") + " ")
     small = {"xbar": 8, "cores": 2, "xbars_per_core": 2, "rounds": True, "device": "pcm-occ"}
     raptor.compile(dense(8, 40), **small).save(folder / "turns")
+    raptor.compile(plain_decoder(layers=1), states="auto", capacity=24, cores=8).save(folder / "decoder")
+    session = raptor.Session(folder / "decoder")
+    session.step(2)
+    session.save(folder / "session.npz")
     np.save(folder / "x.npy", np.ones((1, 4, 6, 6), np.float32))
     onnx.save(dense(8, 40), str(folder / "wide.onnx"))
     raptor.quantize(dense(6, 3), samples=1).save(folder / "int8.onnx")
     raptor.compile(folder / "int8.onnx", xbar=16, cores=2).save(folder / "int8")
     raptor.compile(folder / "int8.onnx", xbar=16, cores=2, trimmable=True).save(folder / "die")
+    raptor.compile(folder / "int8.onnx", xbar=16, cores=2, cell_bits=4).save(folder / "cells")
     (folder / "int8.onnx").unlink()
+    bench, cells = (architectures.load("bench", **more) for more in ({}, {"xbar": 16, "cores": 2, "cell_bits": 4}))
+    for name, chip, rates in (("die", bench, DefectRates(dead_cores=140)), ("stuck", cells, DefectRates(stuck=0.1))):
+        (folder / f"{name}.json").write_bytes(chip_to_json(draw_chip(make_size(chip, 2), rates, 0)))
+    (folder / "tester.csv").write_text("core,defect\n1,dead\n")
     np.savez(folder / "seen.npz", x=random(4, 6, seed=9))
     np.save(folder / "image.npy", random(1, 6))
     np.savez(folder / "labelled.npz", x=random(5, 6), y=np.array([0, 1, 2, 0, 1]))
@@ -512,7 +601,8 @@ class Runner:
             if self.name == "compile":
                 shutil.rmtree("out")
             yield self.once(words)
-            if self.name in ("compile", "models", "quantize", "run", "trim", "arch new", "explore new"):
+            again = ("compile", "models", "quantize", "run", "generate", "trim", "repair", "arch new", "arch defects")
+            if self.name in (*again, "explore new"):
                 yield self.once(words)
             if "out" in words and self.name == "validate":
                 yield self.once(["spoilt" if word == "out" else word for word in words])
@@ -547,6 +637,7 @@ class Runner:
                 patched.setattr(module, "run_program", spied)
             patched.setattr(measure, "calibrate_converters", spied_calibration)
             patched.setattr(measure, "run_scores", spied_scores)
+            patched.setattr(measure_yield, "run_scores", spied_scores)
             patched.setattr(worker_pool, "open_local_pool", counted)
             patched.setattr("webbrowser.open", told.append)
             with pytest.raises(SystemExit) as ended:

@@ -14,6 +14,12 @@ def command(
             metavar="FILE|PRESET", help="Architecture file, or preset.", show_default="arch.json beside the streams"
         ),
     ] = None,
+    chip: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Chip file: nothing that is dead may be used.", show_default="chip.json beside them"
+        ),
+    ] = None,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
     sarif: Annotated[Path | None, typer.Option("--sarif", help="File for SARIF, for CI; - for the terminal.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the counts only.")] = False,
@@ -32,7 +38,7 @@ def command(
 
     if file_access.is_stdout(json) and file_access.is_stdout(sarif):
         raise UserError("--json - and --sarif -: only one of them can be printed")
-    findings = check(out, arch)
+    findings = check(out, arch, chip)
     for option, path, form in (("--json", json, to_json), ("--sarif", sarif, to_sarif)):
         if path is not None:
             file_access.print_or_write(option, path, form(findings))

@@ -16,8 +16,10 @@ from raptor.common.options.arguments import (
     parse_optional_integer,
     parse_path,
 )
+from validator.decoding.judge_decoder import validate_decoder
 from validator.execution import input_kinds
 from validator.execution.crossbar_selection import is_crossbar_selection
+from validator.execution.inputs import read_input_files
 from validator.execution.run import UNLIMITED
 from validator.hosted.any_program import load_any
 from validator.hosted.judge_segments import validate_segmented
@@ -50,7 +52,7 @@ def validate(
     write: CrossbarWriter | None = None,
     crossbars: Callable[[LoadedProgram], LoadedProgram] | None = None,
 ) -> ValidationReport:
-    """Executes a compiled model and compares it with onnxruntime.
+    """Executes a compiled model and compares it with onnxruntime; a decoder step by step, until its cache is full.
 
     `inputs`: arrays by name, or files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`,
     then from the next seeds: `samples` times (only without `inputs`), or as often as is quick (`count_quick_samples`).
@@ -83,17 +85,22 @@ def validate(
     numbers_alone = bool(inputs) or write is not None or crossbars is not None
     program = load_any(folder, check_hashes=check_hashes)
     program = program if write is None else program.write_to_device(write)
+    loading = perf_counter() - start
     if isinstance(program, SegmentedProgram):
-        loading = perf_counter() - start
         return validate_segmented(program, inputs, seed, samples, settings, loading, kinds=not numbers_alone)
+    if program.decoder is not None and crossbars is None:
+        return validate_decoder(program, _arrays(program, inputs), seed, samples, settings, loading)
     _refuse_trimmed(program)
     program = program if crossbars is None else crossbars(program)
     if program.manifest.numbers == "int":
         _refuse(tolerance)
-    loading = perf_counter() - start
     numbers = range(seed, seed + (1 if inputs else samples or count_quick_samples(program, engine)))
     others = () if numbers_alone else input_kinds.kinds_to_try(len(numbers))
     return validate_program(program, inputs, numbers, settings, None if inputs else seed, loading, others)
+
+
+def _arrays(program: LoadedProgram, given: Sequence[str] | Mapping[str, Array]) -> Mapping[str, Array]:
+    return given if isinstance(given, Mapping) else read_input_files(program.memory.inputs, given)
 
 
 def _refuse_trimmed(program: LoadedProgram) -> None:

@@ -22,6 +22,7 @@ from benchmarks.programs import thesis_drawing
 from benchmarks.programs.thesis_drawing import LOWERINGS, SHOWN_INSTRUCTIONS
 from benchmarks.tables import store_tables
 from raptor.api import Program
+from raptor.codegen.pimsim.stream_files import pimsim_files
 from raptor.output.writer import ProgramArtifacts
 from raptor.target import isa
 from validator.simulate import builtin
@@ -224,7 +225,7 @@ def measure_inference(program: Program, cores: int, mapping: str, *, widths: boo
 def remove_widths(program: Program) -> None:
     """Replaces every `setbw` by an `sldi` of register 0, which takes equally long, to isolate the effect of widths."""
     assert isinstance(program.artifacts, ProgramArtifacts)
-    for records in program.artifacts.records.values():
+    for records in pimsim_files(program.artifacts).records.values():
         chosen = records["opcode"] == isa.OPCODE["setbw"]
         records[chosen] = np.zeros(1, records.dtype)
         records["opcode"][chosen] = isa.OPCODE["sldi"]

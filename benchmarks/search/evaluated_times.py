@@ -1,8 +1,7 @@
 """Compare times that are evaluated before lowering with simulated ones: `make bench-evaluation`.
 
 Each model is mapped, evaluated (`raptor.mapping.evaluation`), compiled and simulated. The table has evaluated by
-simulated time. Beside it stands the closed formula that some decisions still go by (`raptor.mapping.time_estimate`),
-as a baseline. Small blocks of networks are one line: the medians, and how many are within 15 % of the simulator.
+simulated time. Small blocks of networks are one line: the medians, and how many are within 15 % of the simulator.
 """
 
 import argparse
@@ -16,34 +15,32 @@ from onnx import ModelProto
 import models
 from benchmarks.programs.block_models import BLOCKS
 from benchmarks.programs.interval_limits import MODELS, format_line
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.common.errors import RaptorError
 from raptor.compiler import pipeline
 from raptor.compiler.pass_driver import Driver
-from raptor.compiler.program_cost import simulate_objective
 from raptor.frontend import load
 from raptor.mapping.evaluation.evaluate import evaluate
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
 from raptor.mapping.strategies import STRATEGIES
-from raptor.mapping.time_estimate import estimate_times
 from raptor.options import ChipOptions
 from raptor.target.arch import load_chip
 
-HEAD = ("model", "interval", "by formula", "latency", "by formula")
+HEAD = ("model", "interval", "latency")
 NEAR = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class TimeRatios:
-    """Estimated by simulated times of a model: interval and latency, evaluated and by the closed formula."""
+    """Evaluated by simulated times of a model: interval and latency."""
 
     interval: float
-    interval_by_formula: float
     latency: float
-    latency_by_formula: float
 
     @property
     def columns(self) -> tuple[float, ...]:
-        return self.interval, self.interval_by_formula, self.latency, self.latency_by_formula
+        return self.interval, self.latency
 
 
 def main() -> None:
@@ -65,17 +62,11 @@ def measure(name: str, build: Callable[[], ModelProto], cores: int) -> TimeRatio
     graph = pipeline.prepare_graph(load(build()).graph, chip, driver=unverified)
     mapped = pipeline.rewrite_and_map(graph, chip, STRATEGIES["rows"])
     found = evaluate(mapped.graph, mapped.decision, chip)
-    formula = estimate_times(mapped.graph, mapped.decision, chip)
     done = pipeline.complete(mapped, chip, aim=BALANCED_OBJECTIVE, driver=unverified)
     lowered = pipeline.run_lowering(done.mapped, chip, driver=unverified, known=done.known)
-    cost = simulate_objective("throughput", lowered.program, lowered.streams, chip)
-    interval_ns, latency_ns = cost.interval_ns, cost.latency_ns
-    ratios = TimeRatios(
-        found.interval_ns / interval_ns,
-        formula.interval_ns / interval_ns,
-        found.latency_ns / latency_ns,
-        formula.latency_ns / latency_ns,
-    )
+    streams = pipeline.generate_code(lowered, PIMSIM_BACKEND, driver=unverified)
+    cost = simulate_objective("throughput", lowered.program, streams, chip)
+    ratios = TimeRatios(found.interval_ns / cost.interval_ns, found.latency_ns / cost.latency_ns)
     if name:
         print(format_line((name, *(f"{ratio:.2f}" for ratio in ratios.columns))), flush=True)
     return ratios

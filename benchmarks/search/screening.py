@@ -5,7 +5,7 @@
 Gradient boosting learns the logarithm of a figure from the parameters. Every value of every parameter is left out in
 turn, as an estimator must order points that it has not seen. Told for the values left out: rank correlation (Spearman),
 and how much worse the best of the first five points is than the best of all; the same for the nearest neighbours, for
-the closed formula that the mapping goes by (`raptor.mapping.time_estimate`), and for five points at random.
+the evaluation that the mapping goes by (`raptor.mapping.evaluation`), and for five points at random.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from raptor import frontend
 from raptor.common.options.option_values import DEFAULT_STRATEGY
 from raptor.compiler import pipeline
 from raptor.compiler.pass_driver import Driver
+from raptor.mapping.evaluation.evaluate import Evaluation, evaluate
 from raptor.mapping.strategies import STRATEGIES
-from raptor.mapping.time_estimate import TimeEstimate, estimate_times
 from raptor.tools.explore.evaluation.evaluation_jobs import EvaluationJob, load_simulated_chip
 from raptor.tools.explore.evaluation.job_planning import make_job
 from raptor.tools.explore.study.search_space import ParameterValue, StudyParameter
@@ -35,8 +35,8 @@ Floats = npt.NDArray[np.float64]
 MIN_POINTS = 12
 """Least number of points with a value that is left out."""
 FIRST_POINTS = 5
-FORMULA_FIGURES = ("latency_ns", "interval_ns")
-"""Figures that the closed formula estimates."""
+EVALUATED_FIGURES = ("latency_ns", "interval_ns")
+"""Figures of a decision that are evaluated before it is lowered."""
 _DRAWS = 200
 
 
@@ -55,19 +55,19 @@ def main() -> None:
     for k, model in enumerate(study.models):
         figures = np.log(np.array([o.records[k].figures[given.figure] for o in outcomes]))
         groups = {p.name: np.array([str(point[p.name]) for point in points]) for p in study.space}
-        formula = None
-        if given.figure in FORMULA_FIGURES:
+        evaluated = None
+        if given.figure in EVALUATED_FIGURES:
             jobs = [make_job(study, model, point) for point in points]
-            formula = np.array([getattr(estimate_job(job), given.figure) for job in jobs])
-        Console().print(make_table(f"{model.name}, {given.figure}", inputs, figures, groups, formula))
+            evaluated = np.array([getattr(evaluate_job(job), given.figure) for job in jobs])
+        Console().print(make_table(f"{model.name}, {given.figure}", inputs, figures, groups, evaluated))
 
 
-def estimate_job(job: EvaluationJob) -> TimeEstimate:
-    """Estimates the times of a job by the closed formula: the model is mapped, but not lowered."""
+def evaluate_job(job: EvaluationJob) -> Evaluation:
+    """Evaluates the decision about a job: the model is mapped, but not lowered."""
     chip = load_simulated_chip(job)
     graph = pipeline.prepare_graph(frontend.load(job.model).graph, chip, RequantMethod(), driver=Driver(verified=False))
     mapped = pipeline.rewrite_and_map(graph, chip, STRATEGIES[job.options.get("mapping", DEFAULT_STRATEGY)])
-    return estimate_times(mapped.graph, mapped.decision, chip)
+    return evaluate(mapped.graph, mapped.decision, chip)
 
 
 def encode_parameter(p: StudyParameter, values: Sequence[ParameterValue]) -> list[Floats]:
@@ -81,10 +81,10 @@ def encode_parameter(p: StudyParameter, values: Sequence[ParameterValue]) -> lis
 
 
 def make_table(
-    title: str, inputs: Floats, figures: Floats, groups: Mapping[str, npt.NDArray[Any]], formula: Floats | None
+    title: str, inputs: Floats, figures: Floats, groups: Mapping[str, npt.NDArray[Any]], evaluated: Floats | None
 ) -> Table:
     found = Table(box=None, title=title)
-    heads = ("left out", "boosting", "worst", "best of 5", "neighbours", "best of 5", "formula", "best of 5")
+    heads = ("left out", "boosting", "worst", "best of 5", "neighbours", "best of 5", "evaluated", "best of 5")
     for name in (*heads, "5 at random"):
         found.add_column(name, justify="left" if name == "left out" else "right")
     for name, group in groups.items():
@@ -95,9 +95,9 @@ def make_table(
         boosted = [judge_estimator(make_boosting, inputs, figures, mask) for mask in masks]
         nearest = [judge_estimator(make_neighbours, inputs, figures, mask) for mask in masks]
         drawn = np.mean([random_ratio(figures[mask]) for mask in masks])
-        closed = [] if formula is None else [rank_agreement(formula[mask], figures[mask]) for mask in masks]
+        known = [] if evaluated is None else [rank_agreement(evaluated[mask], figures[mask]) for mask in masks]
         ranks, first = np.mean(boosted, axis=0)
-        means = np.mean(closed, axis=0) if closed else (np.nan, np.nan)
+        means = np.mean(known, axis=0) if known else (np.nan, np.nan)
         row = (ranks, min(rank for rank, _ in boosted), first, *np.mean(nearest, axis=0), *means, drawn)
         found.add_row(name, *(f"{value:.2f}" for value in row))
     return found

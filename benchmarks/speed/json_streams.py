@@ -21,6 +21,7 @@ from rich.table import Table
 
 import models
 import raptor
+from raptor.codegen.pimsim.stream_files import pimsim_files
 from raptor.output.writer import ProgramArtifacts
 from raptor.target import encoding
 from raptor.target.isa import BY_NAME, BY_OPCODE, RECORD, Records
@@ -72,7 +73,7 @@ def _streams(name: str) -> list[Records]:
         path.write_bytes(models.build(name).SerializeToString())
         program = raptor.compile(path, xbar=128, cores=200)
         assert isinstance(program.artifacts, ProgramArtifacts)
-        return list(program.artifacts.records.values())
+        return list(pimsim_files(program.artifacts).records.values())
 
 
 def _compared(ways: Sequence[JsonMethod], inputs: Sequence[Any], repeat: int) -> list[tuple[str, float, float, int]]:

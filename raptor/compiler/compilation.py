@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raptor import codegen, frontend, pim
-from raptor.codegen import operator_flow
+from raptor import frontend, pim
+from raptor.codegen.machine_backend import MachineBackend, ProgramParts, find_backend, refuse_options
+from raptor.codegen.pimsim import VECTOR_OPCODE, InstructionStreams, operator_flow
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.common.files import file_access
 from raptor.common.option_spelling import spell_option
@@ -16,6 +17,7 @@ from raptor.compiler import pipeline
 from raptor.compiler.mapping_search import search_mapping
 from raptor.compiler.pass_driver import Driver, PassResults
 from raptor.frontend import LoadedModel
+from raptor.frontend.loading import GrowingModel
 from raptor.frontend.state_pairs import find_states
 from raptor.graph.ir import (
     EXTENDED_FUNCTIONS,
@@ -36,9 +38,9 @@ from raptor.mapping.strategies import STRATEGIES, Strategy, rows_strategy
 from raptor.options import CompileOptions, NumberOptions, ResidencyOptions, RoundOptions
 from raptor.output import file_contents, files
 from raptor.output.compile_report import make_report
-from raptor.output.trim_table import make_trim_table
-from raptor.output.writer import ProgramArtifacts
+from raptor.output.writer import GrowingFiles, ProgramArtifacts
 from raptor.target.arch import Target, check_network_size, load_chip
+from raptor.target.avoid_defects import describe_loss
 from raptor.target.device_file import DeviceFile, load_device
 from raptor.transforms.choose_recipes import RequantMethod, flip_notes, trim_notes
 
@@ -60,7 +62,7 @@ add 0.4 GiB to the peak memory of the last verification.
 class CompileRequest:
     """Options of a compilation with the objects that they name: the chip, the knobs of `rows`, the device of rounds.
 
-    `device`: None without rounds. `recorded`: the options as the manifest records them.
+    `device`: None without rounds. `recorded`: the options as the manifest records them. `backend`: the machine.
     """
 
     options: CompileOptions
@@ -68,6 +70,7 @@ class CompileRequest:
     knobs: TuningKnobs
     device: DeviceFile | None
     recorded: Mapping[str, Any]
+    backend: MachineBackend[Any]
 
     @property
     def requantising(self) -> RequantMethod:
@@ -89,31 +92,36 @@ class CompileRequest:
 
 
 def make_request(options: CompileOptions) -> CompileRequest:
-    """Loads the files that the options name. Raises `UserError` for a wrong chip, and for knobs without effect."""
+    """Loads the files that the options name. Raises `UserError` for a wrong chip, and for options without effect."""
     mapping, knobs = options.mapping, parse_knobs(options.mapping.knobs)
+    backend = find_backend(options.numbers.backend)
+    refuse_options(backend, options)
     if knobs != DEFAULT_KNOBS and (mapping.optimize is not None or mapping.mapping != DEFAULT_STRATEGY):
         raise UserError(f"{spell_option('knobs')}: only with the mapping rows, whose numbers they are")
     chip = load_chip(options.chip)
     recorded = {
         "xbar": [chip.xbar_rows, chip.xbar_cols],
         "cores": chip.cores_per_chip,
-        "xbars_per_core": chip.xbars_per_core,
+        "xbars_per_core": chip.core.xbar_count,
         "cell_bits": chip.cell_bits,
         "bits": options.chip.bits,
         "shapes": {name: list(shape) for name, shape in options.inputs.shapes.items()},
         "dims": options.inputs.dims,
         "mapping": mapping.mapping,
         "isa": "base" if options.numbers.base_isa else "extended",
+        **({"backend": backend.name} if backend.name != files.PIMSIM else {}),
         **({"states": dict(options.residency.states)} if options.residency.states else {}),
+        **({"capacity": options.residency.capacity} if options.residency.capacity else {}),
         **({"resident_constants": True} if options.residency.resident_constants else {}),
         **({"chips": chip.chips} if chip.chips > 1 else {}),
         **({"overlap": mapping.overlap} if mapping.overlap > 1 else {}),
+        **({"chip": chip.defects.file.name} if chip.defects else {}),
         **({"optimize": mapping.objective} if mapping.objective else {}),
         **({"effort": mapping.effort} if mapping.effort else {}),
         **({"fields": options.chip.fields} if options.chip.fields else {}),
         **({"knobs": changed_knobs(knobs)} if knobs != DEFAULT_KNOBS else {}),
     }
-    return CompileRequest(options, chip, knobs, _device(options.rounds), recorded)
+    return CompileRequest(options, chip, knobs, _device(options.rounds), recorded, backend)
 
 
 def _device(options: RoundOptions) -> DeviceFile | None:
@@ -180,20 +188,29 @@ PASS_OPTION = OneOf("stop_after", tuple(step.__name__ for step in (frontend.load
 
 def compile_model(source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver) -> ProgramArtifacts:
     """Runs every pass. Returns the contents of the output directory."""
-    check_driver(driver, request.arch)
-    return compile_loaded(driver.run(frontend.load, _verify_model, source, request.options.inputs), request, driver)
+    check_driver(driver, request)
+    options = request.options
+    loaded = driver.run(frontend.load, _verify_model, source, options.inputs, options.residency)
+    return compile_loaded(loaded, request, driver)
 
 
-def check_driver(driver: Driver, arch: Target) -> None:
-    """Raises `UserError` for a pass that does not exist, and for a chip too large for its network table."""
+def check_driver(driver: Driver, request: CompileRequest) -> None:
+    """Raises `UserError` for a pass that does not exist, and for a chip too large for its network table.
+
+    Also for a machine that is never asked, because the compilation stops before.
+    """
     if driver.stop_after is not None:
         PASS_OPTION.parse(driver.stop_after)
+    backend, last = request.backend, PASS_OPTION.choices[-1]
+    if driver.stop_after not in (None, last) and backend.name != files.PIMSIM:
+        stopped = spell_option("stop_after", driver.stop_after)
+        raise UserError(f"{spell_option('backend', backend.name)}: not with {stopped}, which ends before {last}")
     for name, user in driver.passes.items():
         if name not in PASS_OPTION.choices:
             raise UserError(f"{user.label}: expected one of: {', '.join(PASS_OPTION.choices)}")
         if driver.stop_after and PASS_OPTION.choices.index(driver.stop_after) < PASS_OPTION.choices.index(name):
             raise UserError(f"{user.label}: not with {spell_option('stop_after', driver.stop_after)}, before {name}")
-    check_network_size(arch)
+    check_network_size(request.arch)
 
 
 def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) -> ProgramArtifacts:
@@ -202,7 +219,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     if options.numbers.base_isa:
         _refuse_extensions(model.graph)
     _check_numbers(model.graph, arch, options.numbers)
-    graph = set_residency(model.graph, options.residency)
+    graph = set_residency(model.graph, options.residency, model.decoder)
     _check_overlap(graph, options)
     graph = pipeline.prepare_graph(graph, arch, request.requantising, driver=driver)
     chosen = choose_source(graph, request, driver)
@@ -210,10 +227,11 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     completed = pipeline.complete(mapped, arch, aim=chosen.aim, driver=driver)
     known = None if driver.passes else chosen.known or completed.known  # else a pass that follows one of the user's
     lowered = pipeline.run_lowering(completed.mapped, arch, driver=driver, known=known)
+    code = pipeline.generate_code(lowered, request.backend, driver=driver, known=known)
     driver.start_checks()
-    program, streams = lowered.program, lowered.streams
-    if sum(len(stream.records) for stream in streams.cores.values()) <= MOST_KEPT_INSTRUCTIONS:
-        driver.keep((completed, lowered))
+    program, facts = lowered.program, request.backend.facts(code)
+    if sum(map(len, facts.kinds.values())) <= MOST_KEPT_INSTRUCTIONS:
+        driver.keep((completed, lowered, code))
     else:
         driver.finish()  # else the checks that run beside hold what they look at
     decision = completed.mapped.decision
@@ -223,38 +241,38 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         file_access.write_atomic(spell_option("emit_mapping"), options.mapping.emit_mapping, mapping.to_json())
     tiles, memory = lowered.partition.graph, lowered.memory
     if options.mapping.emit_ops is not None:
-        flow = operator_flow(mapped.graph, program, streams, arch)
+        assert isinstance(code, InstructionStreams), "refused for other machines"
+        flow = operator_flow(mapped.graph, program, code, arch)
         file_access.write_atomic(
             spell_option("emit_ops"), options.mapping.emit_ops, "".join(f"{line}\n" for line in flow).encode()
         )
     warnings = (
         *model.notes,
         *arch.notes,
+        *([describe_loss(arch)] if arch.defects else []),
         *chosen.notes,
         *flip_notes(graph),
         *_trim_notes(graph, options.numbers),
         *pim.memory_warnings(program, arch),
     )
+    if request.backend.name != files.PIMSIM and options.mapping.objective is not None:
+        warnings += (f"the search compared mappings by the instruction streams of {files.PIMSIM}",)
     if driver.passes:
         warnings += tuple(f"{user.label} has changed the result of {name}" for name, user in driver.passes.items())
+    parts = ProgramParts(program, tiles, memory, arch, options.numbers.trimmable)
     return ProgramArtifacts(
         name=model.name,
         numbers=tiles.numbers,
         integers=file_contents.make_integer_proofs(graph, request.requantising.method),
-        arch=arch.with_timeout_ms(file_contents.compute_timeout_ms(tiles, program, streams, arch)),
         options={**request.recorded, files.CONSTANT_INPUTS: {n: v.tolist() for n, v in model.constants.items()}},
-        config=file_contents.make_config(program, arch),
         memory=file_contents.make_memory_map(tiles, memory, program, arch),
-        layers=file_contents.make_layers(program, streams),
-        trim=make_trim_table(tiles, memory, program, streams) if options.numbers.trimmable else None,
-        steps=file_contents.make_steps(program, streams),
         mapping=mapping,
-        report=make_report(mapped.graph, tiles, decision, program, streams, arch, warnings, trials),
-        records={i: stream.records for i, stream in streams.cores.items()},
-        resident=file_contents.make_resident(tiles, program, streams, arch),
-        weights=file_contents.collect_weights(program, tiles),
+        report=make_report(mapped.graph, tiles, decision, program, facts, arch, warnings, trials),
+        machine=request.backend.files(code, parts),
+        backend=request.backend.name,
         constants=memory.constant_values,
         onnx_bytes=model.onnx_bytes,
+        decoder=_growing_files(model),
     )
 
 
@@ -272,6 +290,21 @@ def _check_overlap(graph: Graph, options: CompileOptions) -> None:
 def set_residency(graph: Graph, options: ResidencyOptions) -> Graph:
     """Returns an imported graph that knows what stays on the chip. Raises `UserError` as `find_states` does."""
     states = find_states(graph, options.states) if options.states else ()
+
+
+def _growing_files(model: LoadedModel) -> GrowingFiles | None:
+    """Returns the files about a model whose states grow; None for any other model."""
+    found = model.decoder
+    return None if found is None else GrowingFiles(file_contents.make_decoder(found.steps), found.onnx_bytes)
+
+
+def set_residency(graph: Graph, options: ResidencyOptions, decoder: GrowingModel | None = None) -> Graph:
+    """Returns an imported graph that knows what stays on the chip. Raises `UserError` as `find_states` does.
+
+    `decoder`: the model whose step the graph is, if its states grow.
+    """
+    growing = {state.input: state.output for state in decoder.steps.states} if decoder else {}
+    states = find_states(graph, options.states, growing) if options.states else ()
     return replace(graph, residency=Residency(options.resident_constants, states))
 
 
@@ -347,5 +380,5 @@ def _extension(operator: Operator) -> str | None:
     if isinstance(operator, Lookup):
         return "vlut"
     if isinstance(operator, Map) and operator.function in EXTENDED_FUNCTIONS:
-        return codegen.VECTOR_OPCODE[operator.function]
+        return VECTOR_OPCODE[operator.function]
     return None

@@ -16,13 +16,14 @@ from functools import partial
 from itertools import islice, zip_longest
 from typing import Self
 
-from raptor.codegen import InstructionStreams
+from raptor.codegen.pimsim import InstructionStreams
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.common.errors import CapacityError
 from raptor.common.options.option_values import Objective
 from raptor.common.process.forked_task import ForkedTask
 from raptor.compiler.pass_driver import Driver, PassResults
-from raptor.compiler.pipeline import MappedGraph, complete, rewrite_and_map, run_lowering
-from raptor.compiler.program_cost import simulate_objective
+from raptor.compiler.pipeline import MappedGraph, complete, generate_code, rewrite_and_map, run_lowering
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs
@@ -149,7 +150,8 @@ class _Trials:
             lowered = run_lowering(completed.mapped, self.arch, driver=unverified, known=completed.known, kept=known)
         except CapacityError as e:
             return _RunningTrial(SearchTrial(name, self.objective, fault=e))
-        cost = simulated(lowered.program, lowered.streams)
+        streams = generate_code(lowered, PIMSIM_BACKEND, driver=unverified, known=completed.known, kept=known)
+        cost = simulated(lowered.program, streams)
         return _RunningTrial(SearchTrial(name, self.objective, completed.mapped.decision), cost, known)
 
     def end(self, begun: "_RunningTrial | None") -> None:

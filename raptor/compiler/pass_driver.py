@@ -66,21 +66,26 @@ def returning(step: Callable[P, R], result: R) -> Callable[P, R]:
 class PassResults:
     """Results of passes for one decision, each of the type that its pass returns."""
 
-    _by_name: dict[str, object] = field(default_factory=dict[str, object])
+    _by_name: dict[tuple[str, str], object] = field(default_factory=dict[tuple[str, str], object])
 
     def put(self, step: Callable[..., R], result: R) -> None:
         """Stores the result of a pass, unless it is None: not known."""
         if result is not None:
-            self._by_name[step.__name__] = result
+            self._by_name[_key(step)] = result
 
     def get(self, step: Callable[..., R]) -> R | None:
         """Returns the stored result of a pass; None if there is none."""
-        return cast(R | None, self._by_name.get(step.__name__))
+        return cast(R | None, self._by_name.get(_key(step)))
 
     def replayed(self, step: Callable[P, R]) -> Callable[P, R]:
         """Returns a pass that returns the stored result of `step`; `step` itself if there is none."""
         result = self.get(step)
         return step if result is None else returning(step, result)
+
+
+def _key(step: Callable[..., object]) -> tuple[str, str]:
+    """Returns module and name of a pass: each machine has a `generate`."""
+    return step.__module__, step.__name__
 
 
 class UserPass(Protocol):
@@ -248,8 +253,9 @@ class Driver:
         if self.dump_format == "mlir":
             from raptor import mlir  # only who asks for it pays for it
 
-            if mlir.has_form(result):
-                return "mlir", mlir.dump(result, name)
+            text = mlir.find_text(result, name)
+            if text is not None:
+                return "mlir", text
         return "txt", f"{result}"
 
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from raptor import codegen, pim, spatial
-from raptor.codegen import InstructionStreams
+from raptor import pim, spatial
+from raptor.codegen.machine_backend import MachineBackend, check_supported
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.verify_forms import verify_forms
 from raptor.common.errors import UserError
 from raptor.compiler.pass_driver import Driver, PassResults, returning
 from raptor.graph.ir import Graph
@@ -52,6 +54,7 @@ from raptor.transforms.use_vector_unit import use_vector_unit
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C")
 
 LAYOUT_REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     fold_space_to_depth,
@@ -73,9 +76,9 @@ PASSES: tuple[Callable[..., object], ...] = (
     *(choose_fusion, fuse_horizontally, compose_gathers, map),
     *(spatial.refine, spatial.choose_placement, spatial.choose_order),
     *(spatial.partition, spatial.place_cores, spatial.schedule),
-    *(pim.map_global_memory, pim.lower, pim.keep_constants, pim.reuse_operands, pim.allocate, codegen.generate),
+    *(pim.map_global_memory, pim.lower, pim.keep_constants, pim.reuse_operands, pim.allocate, PIMSIM_BACKEND.generate),
 )
-"""All passes after the import, in the order in which a compilation runs them."""
+"""All passes after the import, in the order in which a compilation runs them. The last is the one of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +105,16 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class LoweredProgram:
-    """The result of a lowering: the program, and the values on the way to it that outputs and reports read."""
+    """The result of a lowering: the program, and the values on the way to it that outputs and reports read.
+
+    `target`: the chip with the times that the decision was made for.
+    """
 
     partition: Partition
     schedule: Schedule
     memory: GlobalMemory
     program: PimProgram
-    streams: InstructionStreams
+    target: Target
 
 
 def prepare_graph(
@@ -270,9 +276,29 @@ def run_lowering(
     program = run(pim.keep_constants, check_pim, program, placed.graph, memory, timed)
     program = run(pim.reuse_operands, check_pim, program)
     program = run(pim.allocate, check_pim, program, timed)
-    check_streams = partial(codegen.verify_streams, program=program, arch=timed)
-    streams = run(codegen.generate, check_streams, program, timed)
-    return LoweredProgram(partition, schedule, memory, program, streams)
+    return LoweredProgram(partition, schedule, memory, program, timed)
+
+
+def generate_code(
+    lowered: LoweredProgram,
+    backend: MachineBackend[C],
+    *,
+    driver: Driver | None = None,
+    known: PassResults | None = None,
+    kept: PassResults | None = None,
+) -> C:
+    """Runs the pass of a machine, `generate`, on a lowered program. The other arguments are those of `run_lowering`.
+
+    Raises `UnsupportedError` with all nodes that the machine cannot compute.
+    """
+    program, target = lowered.program, lowered.target
+    check_supported(backend, program, target)
+    step = (known or PassResults()).replayed(backend.generate)
+    check = partial(backend.verify, program=program, target=target)
+    code = (driver or Driver()).run(step, check, program, target)
+    if kept is not None:
+        kept.put(backend.generate, code)
+    return code
 
 
 def _verify_pim(program: PimProgram, *, memory: GlobalMemory, arch: Target, is_changed: bool) -> None:
@@ -280,4 +306,4 @@ def _verify_pim(program: PimProgram, *, memory: GlobalMemory, arch: Target, is_c
     pim.verify_pim(program, arch)
     if is_changed:
         pim.verify_global_addresses(program, memory, arch)
-        codegen.verify_forms(program, arch)
+        verify_forms(program, arch)

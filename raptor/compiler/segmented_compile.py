@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
-from raptor.common.option_spelling import spell_option
+from raptor.common.option_spelling import spell_name, spell_option
 from raptor.common.options.option_values import DEFAULT_DEVICE, Requant
 from raptor.compiler import pipeline
 from raptor.compiler.compilation import CompileRequest, check_driver, compile_loaded, compile_model
@@ -37,6 +37,7 @@ from raptor.output import files, round_files
 from raptor.output.compile_report import CompileReport, CoreReport
 from raptor.output.writer import HostedArtifacts, ProgramArtifacts, SegmentArtifacts
 from raptor.target.arch import Target
+from raptor.target.avoid_defects import describe_loss
 from raptor.target.device_file import load_device
 
 if TYPE_CHECKING:
@@ -56,8 +57,12 @@ def compile_or_segment(
     Unless nodes are assigned to the host by name, a model that the chip can compute alone is compiled as one program.
     Rounds are used only if the model does not fit the chip.
     """
-    check_driver(driver, request.arch)
+    check_driver(driver, request)
     options = request.options
+    if request.arch.defects is not None:
+        return _compile_around(source, request, driver)
+    if options.residency.capacity is not None:
+        return _compile_decoder(source, request, driver)
     if not options.host.has_named_nodes:
         try:
             return compile_model(source, request, driver)
@@ -74,6 +79,34 @@ def compile_or_segment(
     if alone is not None:
         return _compile_one(alone, request, driver)
     return _compile_segments(found, request, driver)
+
+
+def _compile_around(
+    source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver
+) -> ProgramArtifacts:
+    """Compiles a model as one program around the defects of a chip. A `CapacityError` tells what the defects cost."""
+    if request.options.host.host or request.options.host.has_named_nodes:
+        raise UserError(
+            f"{spell_option('chip')}: not with {spell_option('host', True)}, whose segments share the cores"
+        )
+    if request.options.rounds.rounds:
+        raise UserError(f"{spell_option('chip')}: not with {spell_option('rounds', True)}, which use all cores")
+    try:
+        return compile_model(source, request, driver)
+    except CapacityError as error:
+        error.args = (f"{error}\n{describe_loss(request.arch)}",)
+        raise
+
+
+def _compile_decoder(
+    source: "str | Path | onnx.ModelProto", request: CompileRequest, driver: Driver
+) -> ProgramArtifacts:
+    """Compiles one step of a decoder, which is never cut. Raises `UserError` for options that would cut it."""
+    host, capacity = request.options.host, spell_option("capacity", request.options.residency.capacity)
+    for name, value in (("host", host.host), ("host_ops", host.host_ops), ("host_nodes", host.host_nodes)):
+        if value:
+            raise UserError(f"{capacity}: not with {spell_name(name)}, whose segments keep no states")
+    return compile_model(source, request, driver)
 
 
 def _alone(found: SegmentedModel) -> LoadedModel | None:

@@ -79,3 +79,11 @@ class BackEnd(Protocol):
     def close(self) -> None:
         """Closes the back end. Pending operations fail with `LostError`."""
         ...
+
+
+class CellWriter(Protocol):
+    """A back end that can write single cells, and leaves the others as they are."""
+
+    def write_cells(self, crossbar: int, row: int, matrix: Array, mask: npt.NDArray[np.bool_]) -> "Future[None] | None":
+        """Writes the weights of `matrix` [rows, columns] for which `mask` is True, to the rows from `row` on."""
+        ...

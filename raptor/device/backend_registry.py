@@ -5,13 +5,13 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+from raptor.common.entry_points import find_entry_points, load_entry_point
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_option
 from raptor.common.options.arguments import argument_error, parse_flag, parse_optional_integer
 from raptor.common.options.option_values import parse_xbar
 from raptor.device.back_end import BackEnd, DeviceInfo
 from raptor.device.device import Device
-from raptor.device.entry_points import find_entry_points, load_entry_point
 from raptor.device.errors import DeviceError
 from raptor.device.usage_statistics import OperationCosts
 from raptor.target import arch as architectures
@@ -78,7 +78,7 @@ def back_ends() -> Mapping[str, BackEndFactory]:
 
 
 def _late(point: EntryPoint) -> BackEndFactory:
-    return lambda *args, **options: load_entry_point("back end", point)(*args, **options)
+    return lambda *args, **options: load_entry_point("back end", point, DeviceError)(*args, **options)
 
 
 def _analog(*args: Any, **options: Any) -> BackEnd:

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from threading import RLock
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.common.options.arguments import parse_optional_integer
-from raptor.device.back_end import Array, BackEnd, DeviceInfo
+from raptor.device.back_end import Array, BackEnd, CellWriter, DeviceInfo
 from raptor.device.errors import (
     AlreadyReleasedError,
     DeviceTimeoutError,
     DriverError,
     LostError,
     NotWrittenError,
+    OperandError,
     ShapeError,
     StaleHandleError,
 )
@@ -127,36 +128,55 @@ class Crossbar:
         """Rows and columns of the matrix after all requested operations; None before a write."""
         return self._shape
 
-    def write(self, matrix: Operand, *, row: int | None = None) -> Future[None]:
+    def write(
+        self, matrix: Operand, *, row: int | None = None, mask: "npt.NDArray[np.bool_] | None" = None
+    ) -> Future[None]:
         """Writes a matrix [rows, columns], which is copied now. With `row`, replaces rows of the present matrix.
+
+        `mask` [rows, columns]: weights whose cells are written; the others of the present matrix stay as they are.
+        Raises `DriverError` for a mask if the back end cannot write single cells.
 
         Raises `ShapeError` for a matrix that does not fit, `OperandError` for wrong types or values, `WornError` for
         cells beyond their endurance, and `StaleHandleError` after the release.
         """
         info = self.device.info
-        first = parse_optional_integer("row", row, 0, info.xbar[0] - 1)
+        first = parse_optional_integer("row", row if mask is None else row or 0, 0, info.xbar[0] - 1)
         given = matrix if is_future(matrix) else convert_matrix(info, matrix)
         shape = expected_shape(given, 2, "a matrix")
         check_matrix_shape(info, shape)
+        chosen = None if mask is None else self._check_mask(mask, shape)
 
         def check(value: Any) -> Array:
             return convert_matrix(info, value, shape)
 
         def send(value: Array) -> Any:
-            return self.device.back_end.write(self.index, first or 0, value)
+            if chosen is None:
+                return self.device.back_end.write(self.index, first or 0, value)
+            return cast(CellWriter, self.device.back_end).write_cells(self.index, first or 0, value, chosen)
 
         with self._lock:
             self._check_held()
             after = self._after_write(shape, first)
             future = self._future(
-                given, None, lambda at: self.device.ledger.record_write(self.index, first or 0, shape, at)
+                given, None, lambda at: self.device.ledger.record_write(self.index, first or 0, shape, at, chosen)
             )
             self._shape = after
-            self._epoch += row is None
-            work = _Work(future, given, check, send, writes=True, replaces=row is None, epoch=self._epoch)
+            self._epoch += first is None
+            work = _Work(future, given, check, send, writes=True, replaces=first is None, epoch=self._epoch)
             self._add(work)
         self._start(work)
         return future
+
+    def _check_mask(self, mask: "npt.NDArray[np.bool_]", shape: tuple[int, ...]) -> "npt.NDArray[np.bool_]":
+        """Returns a copy of a mask. Raises an error unless it has the shape of the matrix, and can be used."""
+        found = np.array(mask)
+        if found.dtype != bool:
+            raise OperandError(f"a mask of {found.dtype}: expected booleans")
+        if found.shape != tuple(shape):
+            raise ShapeError(f"a mask of shape {found.shape} for a matrix of {shape}")
+        if not hasattr(self.device.back_end, "write_cells"):
+            raise DriverError(f"back end {self.device.info.back_end} cannot write single cells; write whole rows")
+        return found
 
     def matvec(self, vector: Operand) -> Future[Array]:
         """Multiplies a vector [rows] with the matrix; returns a future of [columns].

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from raptor.common.entry_points import find_entry_points, load_entry_point
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_option
 from raptor.common.options.arguments import argument_error
-from raptor.device.entry_points import find_entry_points, load_entry_point
+from raptor.device.errors import DeviceError
 from raptor.device.graph import (
     GraphValue,
     HostFunction,
@@ -78,7 +79,7 @@ def find_scheduler(schedule: str | SchedulerFunction) -> SchedulerFunction:
         raise UserError(
             f"{spell_option('schedule', schedule)}: expected one of: {', '.join([*SCHEDULERS, *installed])}"
         )
-    return load_entry_point("scheduler", installed[schedule])
+    return load_entry_point("scheduler", installed[schedule], DeviceError)
 
 
 def set_await_steps(graph: ProductGraph, placed: Sequence[PlacedProduct]) -> list[PlacedProduct]:

@@ -5,6 +5,7 @@ from heapq import heapify, heapreplace
 from threading import Lock
 
 import numpy as np
+import numpy.typing as npt
 
 from raptor.device.back_end import DeviceInfo
 from raptor.device.errors import WornError
@@ -79,18 +80,29 @@ class UsageLedger:
         with self._lock:
             return max(self._free_ns) if crossbar is None else self._free_ns[crossbar]
 
-    def record_write(self, crossbar: int, row: int, shape: tuple[int, ...], ready_ns: float) -> float:
+    def record_write(
+        self,
+        crossbar: int,
+        row: int,
+        shape: tuple[int, ...],
+        ready_ns: float,
+        mask: npt.NDArray[np.bool_] | None = None,
+    ) -> float:
         """Records a write of `shape` weights from row `row` on, and returns the time at which it is done.
+
+        `mask` [rows, columns]: the weights that are written. Wear is counted by row.
 
         Raises `WornError` if a cell would exceed its endurance and `refuse_worn` is set.
         """
         rows, cols = shape
+        chosen = np.arange(rows) if mask is None else np.flatnonzero(mask.any(axis=1))
+        weights = rows * cols if mask is None else int(mask.sum())
         with self._lock:
-            worst = self._wear_out(crossbar, row, rows)
+            worst = self._wear_out(crossbar, row + chosen)
             self._worst = max(self._worst, worst)
             self._writes += 1
-            self._cells += self._touched(rows, cols) * self._info.cells_per_weight
-            ns = self._costs.write_ns(rows, rows * cols)
+            self._cells += self._touched(len(chosen), weights) * self._info.cells_per_weight
+            ns = self._costs.write_ns(len(chosen), weights)
             start = max(ready_ns, self._free_ns[crossbar], self._writers[0] if self._writers else 0.0)
             if self._writers:
                 heapreplace(self._writers, start + ns)
@@ -131,26 +143,27 @@ class UsageLedger:
         self._free_ns[crossbar] = end = start + ns
         return end
 
-    def _touched(self, rows: int, cols: int) -> int:
+    def _touched(self, rows: int, weights: int) -> int:
         """Returns the number of weights whose cells a write sets: whole rows or the crossbar, if these are the unit."""
         unit = self._costs.device.write.unit
         return {
-            "cell": rows * cols,
+            "cell": weights,
             "row": rows * self._info.xbar[1],
             "crossbar": self._info.xbar[0] * self._info.xbar[1],
         }[unit]
 
-    def _wear_out(self, crossbar: int, row: int, rows: int) -> int:
-        """Counts a write; returns the largest count of a cell. Every write sets column 0, so counts are per row."""
+    def _wear_out(self, crossbar: int, rows: npt.NDArray[np.int64]) -> int:
+        """Counts a write of rows; returns the largest count of a row."""
         if crossbar not in self._wear:
             self._wear[crossbar] = np.zeros(self._info.xbar[0], np.int64)
         whole = self._costs.device.write.unit == "crossbar"
-        part = self._wear[crossbar][slice(None) if whole else slice(row, row + rows)]
-        worst, endurance = int(part.max()) + 1, self._costs.device.endurance_cycles
+        rows = np.arange(self._info.xbar[0]) if whole else rows
+        worst = int(self._wear[crossbar][rows].max(initial=-1)) + 1
+        endurance = self._costs.device.endurance_cycles
         if self._refuse_worn and endurance is not None and worst > endurance:
             raise WornError(
                 f"crossbar {crossbar}: a cell was written {worst - 1} times, and {self._costs.device.name} endures "
                 f"{endurance} writes; acquire another crossbar, or write less often"
             )
-        part += 1
+        self._wear[crossbar][rows] += 1
         return worst

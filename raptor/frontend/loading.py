@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from raptor.common.errors import UnsupportedError, UnsupportedNode
+from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
+from raptor.common.option_spelling import spell_option
+from raptor.graph.decoder_steps import DecoderSteps
 from raptor.graph.ir import Graph
-from raptor.options import ModelInputs
+from raptor.options import ModelInputs, ResidencyOptions
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -19,6 +21,15 @@ if TYPE_CHECKING:
     from raptor.frontend.proto.read_model import SourceModel
 
 NO_INPUTS = ModelInputs()
+NO_STATES = ResidencyOptions()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GrowingModel:
+    """A model whose states grow with every step. `steps`: how a program of one step stands for it."""
+
+    steps: DecoderSteps
+    onnx_bytes: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +43,8 @@ class LoadedModel:
     """Messages for the user."""
     constants: Mapping[str, npt.NDArray[Any]]
     """Inputs that became constants because the user gave their values."""
+    decoder: GrowingModel | None = None
+    """The model whose states grow, of which this one is a step; None for any other model."""
 
     def __str__(self) -> str:
         return str(self.graph)
@@ -53,8 +66,10 @@ class ModelSurvey:
     notes: tuple[str, ...]
 
 
-def load(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> LoadedModel:
-    """Loads the model of an ONNX file (or proto, which is not changed).
+def load(
+    source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS, residency: ResidencyOptions = NO_STATES
+) -> LoadedModel:
+    """Loads the model of an ONNX file (or proto, which is not changed); with a capacity, one step of a decoder.
 
     Raises `UserError` for a bad file, shape, value or weight, `IncompleteError` with all sizes and values that are
     missing, and `UnsupportedError` with every node that has no lowering.
@@ -65,6 +80,9 @@ def load(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> Lo
     from raptor.frontend.proto import model_checks, nodes
 
     model = standardise.read_standard_model(source)
+    decoder, notes = None, ()
+    if residency.capacity is not None:
+        model, decoder, inputs, notes = _load_step(model, inputs, residency)
     onnx_bytes, name = model.onnx_bytes, model.name
     ready = prepare_model(model, inputs)
     origin = import_graph.ModelOrigin.from_model(model)
@@ -72,7 +90,23 @@ def load(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> Lo
         graph = import_graph.import_graph(proto, folder, name, origin)
         graph.verify()
         model_checks.check_finite(graph, nodes.ModelConstants(proto.graph.initializer, folder).values())
-    return LoadedModel(graph, onnx_bytes, name, ready.notes, ready.constants)
+    return LoadedModel(graph, onnx_bytes, name, (*notes, *ready.notes), ready.constants, decoder)
+
+
+def _load_step(
+    model: SourceModel, inputs: ModelInputs, residency: ResidencyOptions
+) -> tuple[SourceModel, GrowingModel, ModelInputs, tuple[str, ...]]:
+    """Returns one step of a decoder, the decoder, the options of inputs that are left, and notes for the user."""
+    from raptor.frontend.contributed.accuracy_level import use_float_activations
+    from raptor.frontend.growing.step_model import make_step_model
+
+    assert residency.capacity is not None, "checked by the caller"
+    if inputs.constants:
+        name = next(iter(inputs.constants))
+        raise UserError(f"{spell_option('constants', {name: '...'})}: not with {spell_option('capacity')}")
+    step = make_step_model(model, residency.states, residency.capacity, inputs)
+    judged, notes = use_float_activations(model.onnx_bytes)
+    return step.model, GrowingModel(step.steps, judged), NO_INPUTS, notes
 
 
 def survey(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> ModelSurvey:
@@ -117,11 +151,17 @@ class BoundModel:
 def prepare_model(model: SourceModel, inputs: ModelInputs, *, keep_integers: bool = False) -> BoundModel:
     """Checks the model, binds its inputs and resolves its branches; in place. Raises as `load` does."""
     from raptor.frontend.canonical.densify_weights import densify_weights
+    from raptor.frontend.contributed.expand_contributed import expand_contributed, find_growing_state
     from raptor.frontend.inputs.bind_inputs import bind_inputs, require_complete
     from raptor.frontend.proto import model_checks
     from raptor.frontend.proto.operand_types import check_types
     from raptor.frontend.types.index_ranges import find_cache_lengths
 
+    if cache := find_growing_state(model.proto):
+        raise UserError(f"{cache} grows with every step: compile with its capacity ({spell_option('capacity', 256)})")
+    own = _results(model.proto)
+    model.labels = expand_contributed(model.proto, model.read_values)
+    model.added_results = _results(model.proto) - own
     model_checks.check_model(model)
     densify_weights(model.proto)
     model_checks.check_inputs(model.proto, inputs.constants, keep_integers=keep_integers)
@@ -152,9 +192,9 @@ def simplify_model(model: SourceModel) -> tuple[str, ...]:
     from raptor.frontend.control_flow.expand_functions import expand_functions
     from raptor.frontend.proto.opset_conversion import downgrade_opset, is_too_new
 
-    proto, own, notes = model.proto, _results(model.proto), ()
+    proto, own, notes = model.proto, _results(model.proto) - model.added_results, ()
     if is_too_new(proto):
-        model.labels = expand_functions(proto)
+        model.labels = {**model.labels, **expand_functions(proto)}
         notes = convert_to_float32(proto)
         downgrade_opset(proto)
     model.reasons = eliminate_control_flow(proto)

@@ -5,6 +5,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
+from raptor.frontend.contributed.expand_contributed import EXPANSIONS
 from raptor.frontend.proto.onnx_wrappers import find_host_operators, find_standard_schemas, function_versions
 from raptor.frontend.registry import OperatorImporter, importers, is_refused
 
@@ -125,6 +126,9 @@ def generate_page() -> Iterator[str]:
     on_host = find_host_operators() | functions.keys()
     yield "\nBy functions of the standard, which it has from a version on:\n\n| operator | version |\n|---|---|\n"
     yield from (f"| {name} | {functions[name]} |\n" for name in by_function)
+    yield "\nBy standard operators, of onnxruntime's own (`com.microsoft`; SimplifiedLayerNormalization is in the "
+    yield "domain of ONNX):\n\n| operator | what it computes |\n|---|---|\n"
+    yield from (f"| {name} | {(write.__doc__ or '').partition(chr(10))[0]} |\n" for name, write in EXPANSIONS.items())
     yield f"\nWhere constants decide, else on the host: {', '.join(n for n in others if n in _DECIDED)}.\n"
     yield "\n## On the host\n\nNever on the chip, but with `--host`: "
     yield f"{', '.join(name for name in rest if name in on_host)}.\n"

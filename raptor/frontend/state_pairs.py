@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_option
@@ -27,13 +28,21 @@ _SHORT = re.compile(r"(?P<stem>[hc]x?)_?(?P<end>0|n|in|out)", re.IGNORECASE)
 """Names of the states of recurrent layers: h0 and hn, c_0 and c_n."""
 
 
-def find_states(graph: Graph, given: Mapping[str, str]) -> tuple[StatePair, ...]:
+def find_states(
+    graph: Graph, given: Mapping[str, str], growing: Mapping[str, str] = MappingProxyType({})
+) -> tuple[StatePair, ...]:
     """Returns the states of a graph, in the order of its inputs. `given`: output by input, or `AUTOMATIC`.
+
+    `growing`: states that are known because they grow; then automatic recognition need not find others.
 
     Raises `UserError` for a pair that is none: other shapes or types, names that do not exist, an input that no node
     reads; and if automatic recognition finds none.
     """
-    pairs = _recognise(graph) if given == AUTOMATIC else [StatePair(*names) for names in given.items()]
+    pairs = [StatePair(*names) for names in (growing if given == AUTOMATIC else given).items()]
+    if given == AUTOMATIC:
+        known = {name for names in growing.items() for name in names}
+        found = [pair for pair in _recognise(graph) if known.isdisjoint((pair.input, pair.output))]
+        pairs += found or _none_found(graph, growing)
     read = {name for node in graph.nodes for name in node.inputs}
     for pair in pairs:
         fault = _name_fault(graph, pair) or _type_fault(graph.tensors[pair.input], graph.tensors[pair.output])
@@ -77,17 +86,21 @@ def _recognise(graph: Graph) -> list[StatePair]:
     inputs = defaultdict[tuple[str, ...], list[str]](list)
     for name in graph.inputs:
         inputs[_key(name)].append(name)
-    found = [
+    return [
         StatePair(names[0], outputs[key][0])
         for key, names in inputs.items()
         if len(names) == len(outputs[key]) == 1 and _is_state(names[0], outputs[key][0], key, graph)
     ]
-    if not found:
+
+
+def _none_found(graph: Graph, growing: Mapping[str, str]) -> list[StatePair]:
+    """Returns no pairs. Raises `UserError` if there are no states that grow either."""
+    if not growing:
         raise UserError(
             f"{spell_option('states')} auto: no output has the name and the shape of an input's next value. Inputs: "
             f"{_listed(graph.inputs, graph)}; outputs: {_listed(graph.outputs, graph)}; name pairs as input=output"
         )
-    return found
+    return []
 
 
 def _is_state(given: str, made: str, key: Sequence[str], graph: Graph) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 
 from raptor import api
 from raptor.api import Program
+from raptor.common.errors import UserError
 from raptor.common.options import arguments
 from raptor.integrations.framework_export import (
     Array,
@@ -29,7 +30,8 @@ from raptor.options import CompileKeywords
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-_PACKAGES = ("torch", "onnxscript")
+PACKAGES = ("torch", "onnxscript")
+"""Packages that an export needs, which RAPTOR does not install."""
 
 
 def compile(module: Any, example_inputs: Any, **options: Unpack[CompileKeywords]) -> Program:
@@ -46,14 +48,24 @@ def compile(module: Any, example_inputs: Any, **options: Unpack[CompileKeywords]
 
 def export(module: Any, example_inputs: Any) -> "ModelProto":
     """Exports a module by `torch.onnx.export(dynamo=True)`. Returns the ONNX model, with weights; see `compile`."""
-    with require_packages("raptor.torch", *_PACKAGES):
+    with require_packages("raptor.torch", *PACKAGES):
         torch: Any = import_module("torch")
     if not isinstance(module, torch.nn.Module):
         raise arguments.argument_error("module", module, "a torch.nn.Module")
     flatten_arrays("example_inputs", example_inputs)
-    with evaluation_mode(module), wrap_export_errors("torch.onnx.export", *_PACKAGES):
+    with evaluation_mode(module), wrap_export_errors("torch.onnx.export", *PACKAGES):
         exported = torch.onnx.export(module, _tuple(example_inputs), dynamo=True, external_data=False, verbose=False)
+        _refuse_mutations(exported.exported_program.graph_signature)
         return exported.model_proto
+
+
+def _refuse_mutations(signature: Any) -> None:
+    """Raises `UserError` if the module writes to its inputs or buffers: ONNX has only results."""
+    changed = [*signature.user_inputs_to_mutate.values(), *signature.buffers_to_mutate.values()]
+    if changed:
+        raise UserError(
+            f"the module changes {', '.join(changed)} in place, which a program cannot do; return it instead"
+        )
 
 
 def compare(

@@ -27,7 +27,7 @@ from raptor.mapping.knobs import TuningKnobs
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import MOST_SMALL_ELEMENTS, count_elements
 from raptor.mapping.row_mapping import NothingStreamsError, PlannedDecision, RowMapper
-from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, estimate_order_times
+from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, compare_times
 from raptor.target.arch import Target
 
 PRODUCT_FACTORS = 1.0, 2.0, 0.5
@@ -205,7 +205,7 @@ class _Search:
         patience_ns = decision.flow.patience_ns
 
         def scheduled() -> EvaluatedDecision:
-            times = estimate_order_times(steps, patience_ns, BALANCED_OBJECTIVE)
+            times = compare_times(steps, patience_ns, BALANCED_OBJECTIVE.patiences)
             return EvaluatedDecision(decision, knobs, bounds, *times)
 
         self.evaluated.append(self.pool.submit(scheduled))

@@ -95,7 +95,7 @@ def apply_pace(arch: Target, pace: Pace) -> Target:
     core = replace(
         bench.core,
         rob_size=arch.rob_size,
-        xbar_count=arch.xbars_per_core,
+        xbar_count=arch.core.xbar_count,
         xbar=_timed_xbar(arch.core.xbar, bench.core.xbar, _PRODUCTS.get(pace, 1)),
         memory=_timed(arch.core.memory, bench.core.memory, slower, slower),
         power=arch.core.power,
@@ -112,6 +112,8 @@ def apply_pace(arch: Target, pace: Pace) -> Target:
         interface=arch.interface,
         notes=arch.notes,
         places=arch.places,
+        room=arch.room,
+        defects=arch.defects,
     )
 
 

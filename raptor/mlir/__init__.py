@@ -3,29 +3,37 @@
 from typing import Any
 
 from raptor.common.errors import UserError
+from raptor.common.mlir.reader import line_of, read_module
+from raptor.common.mlir.syntax import MlirError
 from raptor.common.process.gc_policy import pause_gc
+from raptor.frontend.loading import LoadedModel
 from raptor.mlir.pim_reader import PimModule, read_pim_module
 from raptor.mlir.pim_writer import pim_body, text_digest, write_pim
-from raptor.mlir.reader import line_of, read_module
 from raptor.mlir.spat_reader import SpatModule, read_spat_module
 from raptor.mlir.spat_writer import spat_body, write_spat
-from raptor.mlir.syntax import MlirError
 from raptor.pim.ir import PimProgram
 from raptor.spatial.placed_graph import Partition, PlacedGraph, Schedule
 
-__all__ = ["PimModule", "SpatModule", "compute_source", "dump", "has_form", "load"]
+__all__ = ["PimModule", "SpatModule", "compute_source", "dump", "find_text", "has_form", "load"]
 
 
 def has_form(value: object) -> bool:
-    """True if MLIR text can be written of a value and read back: not of programs with steps after power-up."""
-    if isinstance(value, PimProgram):
-        return all(core.init is None for core in value.cores.values())
-    return isinstance(value, Partition | PlacedGraph | Schedule)
+    """True if MLIR text can be written of a value and read back."""
+    return isinstance(value, PimProgram | Partition | PlacedGraph | Schedule)
 
 
 def dump(value: Any, made_by: str) -> str:
     """Returns the result of the pass `made_by` as the text of an MLIR module."""
     return write_pim(value, made_by) if isinstance(value, PimProgram) else write_spat(value, made_by)
+
+
+def find_text(value: object, made_by: str) -> str | None:
+    """Returns the result of a pass as MLIR text, None if it has no such form; a model is in the dialect `onnx`."""
+    if isinstance(value, LoadedModel):
+        from raptor.frontend.onnx_text.onnx_writer import write_onnx  # imports onnx
+
+        return write_onnx(value.onnx_bytes, value.name)
+    return dump(value, made_by) if has_form(value) else None
 
 
 def compute_source(value: Any) -> str:

@@ -1,16 +1,17 @@
 """Checks that the readers of all dialects share: of a module's header, of operations, and of their parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
 
+from raptor.common.mlir.reader import RESOURCES, MlirOp
+from raptor.common.mlir.syntax import MlirError, MlirType
 from raptor.mlir.dialect import OpSpec, find_spec
 from raptor.mlir.pim_writer import VERSION
-from raptor.mlir.reader import MlirOp
-from raptor.mlir.records import RecordDecoder
-from raptor.mlir.syntax import MlirError
+from raptor.mlir.records import RecordDecoder, element_of
 from raptor.spatial.operations import ChannelPiece, Gather
+from raptor.target.chip_elements import ElementType
 
 MOST_ELEMENTS = 2**26
 """Most elements of a buffer, and entries of the table of a window, that are read."""
@@ -20,6 +21,10 @@ FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeE
 
 def check_header(module: MlirOp, dialect: str) -> tuple[str, str, bool]:
     """Returns the pass, the digest, and whether floats are those that the target models. Raises `MlirError`."""
+    if any(op.name == "func.func" for op in module.regions[0]):
+        raise MlirError(module.position, "is no program; a model of the dialect onnx is compiled as an ONNX file is")
+    if RESOURCES in module.attributes:
+        raise MlirError(module.position, "values of resources are not read: weights come from the model")
 
     def get(name: str, kind: type) -> Any:
         value = module.attributes.get(f"{dialect}.{name}")
@@ -38,17 +43,19 @@ def check_header(module: MlirOp, dialect: str) -> tuple[str, str, bool]:
 
 def check_op(op: MlirOp, checked: set[tuple[Any, ...]]) -> None:
     """Checks an operation with the table of its dialect. checked: what was found right before."""
-    shape = op.name, len(op.results), len(op.result_types), len(op.operands), len(op.operand_types), len(op.regions)
-    key = op.name, id(op.attributes)
-    if key in checked and shape in checked:
+    name, results, operands, attributes, given, made, _, position, regions = op
+    shape, key = (name, len(results), len(made), len(operands), len(given), len(regions)), (name, id(attributes))
+    known = shape in checked  # nearly all operations have a shape that was checked before, and many their attributes
+    if known and key in checked:
         return
-    spec = find_spec(op.name)
+    spec = find_spec(name)
     if spec is None:
-        raise MlirError(op.position, f"{op.name}: no such operation")
-    fault = spec.fault(op.attributes) or _shape_fault(op, spec)
+        raise MlirError(position, f"{name}: no such operation")
+    fault = spec.fault(attributes) or (None if known else _shape_fault(op, spec))
     if fault is not None:
-        raise MlirError(op.position, fault)
-    checked |= {key, shape}
+        raise MlirError(position, fault)
+    checked.add(key)
+    checked.add(shape)
 
 
 def _shape_fault(op: MlirOp, spec: OpSpec) -> str | None:
@@ -63,6 +70,32 @@ def _shape_fault(op: MlirOp, spec: OpSpec) -> str | None:
     if len(op.regions) != spec.region:
         return f"{op.name} has {len(op.regions)} regions instead of {int(spec.region)}"
     return None
+
+
+def check_symbol(op: MlirOp, *names: Container[str]) -> str:
+    """Returns the symbol that an operation defines. names: those that are known. Raises `MlirError` for one of them."""
+    name: str = op.attributes["sym_name"]
+    if any(name in known for known in names):
+        raise MlirError(op.position, f"{op.name}: the symbol {name} is defined twice")
+    return name
+
+
+def read_shape(op: MlirOp, type_: Any, kind: str, *, modelled: bool) -> tuple[int, int, int, ElementType]:
+    """Returns rows, width, channels and element type of a memref or tensor, as `kind` says. Raises `MlirError`."""
+    if not isinstance(type_, MlirType) or type_.kind != kind or len(type_.shape) != 3:
+        raise MlirError(op.position, f"{op.name}: {type_} is no {kind} of rows x width x channels")
+    rows, width, channels = type_.shape
+    if not 0 < rows * width * channels <= MOST_ELEMENTS:
+        raise MlirError(op.position, f"{op.name}: {type_} has no element, or more than {MOST_ELEMENTS}")
+    return rows, width, channels, read_element(op, type_.element, modelled=modelled)
+
+
+def read_element(op: MlirOp, name: str, *, modelled: bool) -> ElementType:
+    """Returns the element type of a name. Raises `MlirError` for other types."""
+    try:
+        return element_of(name, modelled=modelled)
+    except ValueError as e:
+        raise MlirError(op.position, f"{op.name}: {e}") from None
 
 
 def find_node(op: MlirOp) -> str:

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from raptor.common.mlir.syntax import MlirType, ResourceHandle, SymbolRef
 from raptor.graph.ir import MapFunction
-from raptor.mlir.syntax import MlirType, ResourceHandle, SymbolRef
 from raptor.pim.operations import Load, LoadRows, Receive, Repeat, Send, Store
 from raptor.spatial.ir import Copy, TakeRows
 from raptor.spatial.operations import OneResult, Operation, Pool, Vector
@@ -137,11 +137,24 @@ _CHANNEL = {
     "core": AttributeSpec("i64", "the other core"),
     "span": _SPAN,
 }
-_FORM = {
+_USE = {
     "form": AttributeSpec("symbol", "the form: parameters, and shapes of the operands"),
     "shift": AttributeSpec("i64", "number that is added to the matrices of the form", optional=True),
 }
 _NAME = AttributeSpec("string", "symbol")
+
+
+def _form(dialect: str, slots: str, more: Mapping[str, AttributeSpec]) -> OpSpec:
+    """Returns the operation that defines a form in a dialect. slots: what its slots are."""
+    attributes = {
+        "sym_name": _NAME,
+        "kind": AttributeSpec("string", "the operation, such as apply_line"),
+        "parameters": AttributeSpec("dictionary", "fields of the operation; a value is the number of its slot"),
+        "slots": AttributeSpec("types", slots),
+    }
+    meaning = "parameters that many operations share: an operation on slots, which have shapes"
+    return OpSpec(f"{dialect}.form", meaning, {**attributes, **more}, symbol=True, parent="builtin.module")
+
 
 _PIM = (
     OpSpec(
@@ -158,18 +171,10 @@ _PIM = (
         symbol=True,
         parent="builtin.module",
     ),
-    OpSpec(
-        "pim.form",
-        "parameters that many steps share: an operation on slots, which have shapes",
-        {
-            "sym_name": _NAME,
-            "kind": AttributeSpec("string", "the operation, such as apply_line"),
-            "parameters": AttributeSpec("dictionary", "fields of the operation; a buffer is the number of its slot"),
-            "slots": AttributeSpec("types", "memref of rows x width x channels of each operand, result, scratch"),
-            "weight_bits": AttributeSpec("i64", "bits of a weight; 0: those of the target", optional=True),
-        },
-        symbol=True,
-        parent="builtin.module",
+    _form(
+        "pim",
+        "memref of rows x width x channels of each operand, result, scratch",
+        {"weight_bits": AttributeSpec("i64", "bits of a weight; 0: those of the target", optional=True)},
     ),
     OpSpec(
         "pim.core",
@@ -218,6 +223,12 @@ _PIM = (
         },
         "one",
     ),
+    OpSpec(
+        "pim.state",
+        "marks the buffer of a state: a sample reads it, and then overwrites it for the next",
+        operands="one",
+    ),
+    OpSpec("pim.init", "ends the steps that run once after power-up; those after it run for each sample"),
     OpSpec("pim.halt", "ends the program of a core", terminator=True),
 )
 
@@ -226,7 +237,7 @@ _PIM = (
 def pim_dialect() -> Mapping[str, OpSpec]:
     """Returns the operations of the dialect `pim` by name."""
     steps = (
-        OpSpec(f"pim.{name}", _summary(kind, function), _FORM, "any")
+        OpSpec(f"pim.{name}", _summary(kind, function), _USE, "any")
         for name, (kind, function) in step_classes().items()
     )
     return {spec.name: spec for spec in (*_PIM, *steps)}
@@ -244,18 +255,7 @@ _SPAT = (
         symbol=True,
         parent="builtin.module",
     ),
-    OpSpec(
-        "spat.form",
-        "parameters that many operations share: an operation on slots, which have shapes",
-        {
-            "sym_name": _NAME,
-            "kind": AttributeSpec("string", "the operation, such as apply_line"),
-            "parameters": AttributeSpec("dictionary", "fields of the operation; a tile is the number of its slot"),
-            "slots": AttributeSpec("types", "tensor of rows x width x channels of each operand, and of the result"),
-        },
-        symbol=True,
-        parent="builtin.module",
-    ),
+    _form("spat", "tensor of rows x width x channels of each operand, and of the result", {}),
     OpSpec(
         "spat.extract_slice",
         "a tile that no compute makes: a part of an input",

@@ -11,13 +11,24 @@ from typing import Any
 import numpy as np
 
 from raptor.common.errors import VerifyError
+from raptor.common.mlir.reader import MlirOp
+from raptor.common.mlir.syntax import MlirError, MlirType
 from raptor.mapping.decision import Matrix
 from raptor.mapping.modes.line_unfolding import LineMatrix
-from raptor.mlir.checks import FAULTS, MOST_ELEMENTS, check_header, check_op, check_window, decode_operation, find_node
+from raptor.mlir.checks import (
+    FAULTS,
+    MOST_ELEMENTS,
+    check_header,
+    check_op,
+    check_symbol,
+    check_window,
+    decode_operation,
+    find_node,
+    read_element,
+    read_shape,
+)
 from raptor.mlir.dialect import step_classes
-from raptor.mlir.reader import MlirOp
 from raptor.mlir.records import RecordDecoder
-from raptor.mlir.syntax import MlirError, MlirType
 from raptor.pim.ir import ArrayGroup, CoreProgram, PimProgram, TensorTrace
 from raptor.pim.operations import Buffer, LoadRows, Repeat
 from raptor.pim.step_columns import (
@@ -46,8 +57,8 @@ class PimModule:
     """A program that was read, and the places of its parts in the text, as positions of characters.
 
     made_by: name of the pass that returned it. source: digest of the text that RAPTOR wrote. steps: for each core, the
-    place of each step. forms: of each form. cores: of each core. groups: of each group of a core. traces: of each
-    trace.
+    place of each of `all_steps`. forms: of each form. cores: of each core. groups: of each group of a core. traces: of
+    each trace.
     """
 
     program: PimProgram
@@ -76,7 +87,7 @@ class PimModule:
         nodes = {node for core in own.cores.values() for node in core.steps.nodes}
         for number, core in self.program.cores.items():
             unknown = np.array([node not in nodes for node in core.steps.nodes], np.bool_)
-            for step in np.flatnonzero(unknown[core.steps.node])[:1].tolist():
+            for step in np.flatnonzero(unknown[core.all_steps.node])[:1].tolist():
                 raise MlirError(int(self.steps[number][step]), "its location is no ONNX node that the program has")
         wanted = {trace.tensor: _content(trace) for trace in own.traces}
         for trace, place in zip(self.program.traces, self.traces, strict=True):
@@ -112,7 +123,10 @@ def read_pim_module(module: MlirOp) -> PimModule:
 
 @dataclass(slots=True)
 class _CoreRows:
-    """Content of a core while it is read: buffers by name in the text, and a row for each step."""
+    """Content of a core while it is read: buffers by name in the text, and a row for each step.
+
+    init_count: number of steps before `pim.init`; None without it. probed: whether there was a probe.
+    """
 
     op: MlirOp
     buffers: dict[str, int] = field(default_factory=dict[str, int])
@@ -125,6 +139,9 @@ class _CoreRows:
     used: list[int] = field(default_factory=list[int])
     start: list[int] = field(default_factory=lambda: [0])
     places: list[int] = field(default_factory=list[int])
+    states: list[int] = field(default_factory=list[int])
+    init_count: int | None = None
+    probed: bool = False
     halted: bool = False
 
 
@@ -166,7 +183,7 @@ class _PimReader:
 
     def tensor(self, op: MlirOp) -> None:
         found, decoder = op.attributes, RecordDecoder(self.modelled)
-        self.unique(op, found["sym_name"], self.traces.keys() | self.form_numbers.keys())
+        name = check_symbol(op, self.traces, self.form_numbers)
         try:
             image = decoder.decode(found["image"], Image)
             table = decoder.decode(found["parts"], np.ndarray[Any, np.dtype[np.int64]])
@@ -179,43 +196,24 @@ class _PimReader:
         regions = [TensorRegion((a, b), (c, d), None if e < 0 else (e, f)) for a, b, c, d, e, f in table.tolist()]
         none = np.full(len(regions), -1)
         trace = TensorTrace(found["name"], find_node(op), image, tuple(regions), none, none.copy(), element, coding)
-        self.traces[found["sym_name"]] = _Trace(op, trace)
-
-    @staticmethod
-    def unique(op: MlirOp, name: str, names: Any) -> None:
-        if name in names:
-            raise MlirError(op.position, f"{op.name}: the symbol {name} is defined twice")
+        self.traces[name] = _Trace(op, trace)
 
     def form(self, op: MlirOp) -> None:
         found = op.attributes
-        self.unique(op, found["sym_name"], self.form_numbers.keys() | self.traces.keys())
+        name = check_symbol(op, self.traces, self.form_numbers)
         known = step_classes().get(found["kind"])
         if known is None:
             raise MlirError(op.position, f"pim.form: {found['kind']!r} is no operation with forms")
-        slots = [self.slot(op, type_, number) for number, type_ in enumerate(found["slots"])]
+        shapes = [read_shape(op, type_, "memref", modelled=self.modelled) for type_ in found["slots"]]
+        slots = [Buffer(f"{number}", *shape) for number, shape in enumerate(shapes)]
         try:
             form = self.form_of(known, found["parameters"], slots, found.get("weight_bits", 0))
         except FAULTS as e:
             raise MlirError(op.position, f"pim.form: parameters: {e}") from None
-        self.form_numbers[found["sym_name"]] = len(self.forms)
+        self.form_numbers[name] = len(self.forms)
         self.forms.append(form)
         self.form_places.append(op.position)
         self.form_names.append(f"pim.{found['kind']}")
-
-    def slot(self, op: MlirOp, type_: Any, number: int) -> Buffer:
-        """Returns a slot of the shape of a memref."""
-        if not isinstance(type_, MlirType) or type_.kind != "memref" or len(type_.shape) != 3:
-            raise MlirError(op.position, "pim.form: slots are memrefs of rows x width x channels")
-        rows, width, channels = type_.shape
-        if not 0 < rows * width * channels <= MOST_ELEMENTS:
-            raise MlirError(op.position, f"pim.form: {type_} has no element, or more than {MOST_ELEMENTS}")
-        return Buffer(f"{number}", rows, width, channels, self.element(op, type_.element))
-
-    def element(self, op: MlirOp, name: str) -> ElementType:
-        try:
-            return RecordDecoder(self.modelled).decode(MlirType("scalar", (), name), ElementType)
-        except ValueError as e:
-            raise MlirError(op.position, f"{op.name}: {e}") from None
 
     def form_of(
         self, known: tuple[type[Any], str | None], parameters: Any, slots: list[Buffer], weight_bits: int
@@ -266,6 +264,12 @@ class _PimReader:
                 self.group(rows, op)
             case "pim.probe":
                 self.probe(rows, op, core)
+            case "pim.state":
+                rows.states += self.buffers(rows, op)
+            case "pim.init":
+                if rows.init_count is not None or rows.probed:
+                    raise MlirError(op.position, "pim.init: there is another one, or a probe, before it")
+                rows.init_count = len(rows.rows)
             case "pim.halt":
                 rows.halted = True
             case _:
@@ -278,7 +282,7 @@ class _PimReader:
         (name,) = op.results
         if name in rows.buffers:
             raise MlirError(op.position, f"%{name} is defined twice")
-        element = self.element(op, type_.element)
+        element = read_element(op, type_.element, modelled=self.modelled)
         rows.buffers[name] = len(rows.values)
         rows.values.append(Buffer(op.attributes.get("name", name), 1, 1, type_.shape[0], element))
         rows.types.append(type_)
@@ -308,12 +312,13 @@ class _PimReader:
         if trace.core[part] >= 0:
             raise MlirError(op.position, f"pim.probe: part {part} of {trace.tensor} has two probes")
         (buffer,) = self.buffers(rows, op)
-        last = rows.rows[-1][0] if rows.rows else STORE
+        once = rows.init_count or 0
+        last = rows.rows[-1][0] if len(rows.rows) > once else STORE
         form = self.forms[last]
         written = rows.used[rows.start[-2] + form.operands] if form.results else -1
         if buffer != written:
             raise MlirError(op.position, "pim.probe: the step before it does not write its buffer")
-        trace.core[part], trace.step[part] = core, len(rows.rows)
+        trace.core[part], trace.step[part], rows.probed = core, len(rows.rows) - once, True
 
     def buffers(self, rows: _CoreRows, op: MlirOp) -> list[int]:
         """Returns the numbers of the operands, whose types must be those of their allocations."""
@@ -416,6 +421,9 @@ def _core_program(number: int, rows: _CoreRows, forms: FormTable, nodes: tuple[s
     given = [address for address in addresses if address is not None]
     if given and (len(given) < len(addresses) or local is None):
         raise MlirError(rows.op.position, f"pim.core: core {number} has buffers with addresses and others without")
-    if local is None:
-        return CoreProgram(number, tuple(rows.groups), steps)
-    return CoreProgram(number, tuple(rows.groups), steps, np.array(given, np.int64), local)
+    init, once = None, rows.init_count
+    if once is not None:
+        init, steps = steps.select(np.arange(once)), steps.select(np.arange(once, len(steps)))
+    addressed = None if local is None else np.array(given, np.int64)
+    states = np.array(rows.states, np.int64)
+    return CoreProgram(number, tuple(rows.groups), steps, addressed, local or 0, init, states)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from raptor.common.mlir.syntax import MlirType, ResourceHandle, quote, write_attribute
 from raptor.mlir.records import element_name, to_attribute
-from raptor.mlir.syntax import MlirType, ResourceHandle, quote, write_attribute
 from raptor.pim.ir import ArrayGroup, CoreProgram, PimProgram, TensorTrace
 from raptor.pim.step_columns import (
     LOAD,
@@ -135,7 +135,7 @@ def _handles(program: PimProgram) -> dict[ArrayGroup, str]:
 def _core(
     core: CoreProgram, first_form: int, probes: list[tuple[int, str]], handles: Mapping[ArrayGroup, str]
 ) -> Iterator[str]:
-    steps = core.steps
+    steps = core.all_steps
     for group in core.groups:
         yield f"    {_group(group, handles[group])}"
     buffers, used = np.unique(steps.used, return_inverse=True)
@@ -146,7 +146,13 @@ def _core(
         types.append(f"memref<{value.elements}x{element_name(value.element)}>")
         address = "" if core.addresses is None else f", address = {int(core.addresses[b])} : i64"
         yield f'    %{number} = "pim.alloc"() {{name = {quote(value.name)}{address}}} : () -> {types[-1]}'
-    yield from _steps(replace(steps, used=used), types, first_form, probes)
+    for state in np.searchsorted(buffers, core.states).tolist():
+        yield f'    "pim.state"(%{state}) : ({types[state]}) -> ()'
+    once, steps = core.init_count, replace(steps, used=used)
+    if core.init is not None:
+        yield from _steps(steps.select(np.arange(once)), types, first_form, [])
+        yield '    "pim.init"() : () -> ()'
+    yield from _steps(steps.select(np.arange(once, len(steps))), types, first_form, probes)
     yield '    "pim.halt"() : () -> ()'
 
 

@@ -6,13 +6,9 @@ from typing import Any
 
 from raptor import mlir
 from raptor.common.errors import UserError, VerifyError
+from raptor.common.mlir.reader import line_of, read_text
+from raptor.common.mlir.syntax import MlirError
 from raptor.common.option_spelling import spell_option
-from raptor.mlir.reader import line_of
-from raptor.mlir.syntax import MlirError
-
-MOST_BYTES = 2**31
-"""Size of the largest file that is read."""
-_BYTECODE = b"ML\xefR"
 
 
 @dataclass(slots=True)
@@ -27,20 +23,7 @@ class ProgramFile:
     def read(cls, path: Path) -> "ProgramFile":
         """Reads a file. Raises `UserError` with the line for one that is no program."""
         label = spell_option("from_mlir", path)
-        try:
-            with path.open("rb") as file:
-                content = file.read(MOST_BYTES + 1)
-        except OSError as e:
-            raise UserError(f"{label}: {e.strerror or e}") from None
-        if len(content) > MOST_BYTES:
-            raise UserError(f"{label}: more than {MOST_BYTES} bytes")
-        if content.startswith(_BYTECODE):
-            raise UserError(f"{label}: is bytecode; mlir-opt --mlir-print-debuginfo makes text of it")
-        try:
-            text = content.decode()
-        except UnicodeDecodeError as e:
-            line = content.count(b"\n", 0, e.start) + 1
-            raise UserError(f"{label}: line {line}: is no UTF-8") from None
+        text = read_text(path, label)
         return cls(path, text, mlir.load(text, label))
 
     @property

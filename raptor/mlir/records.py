@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 import msgspec
 import numpy as np
 
-from raptor.mlir.syntax import UNIT, MlirType, SymbolRef, is_array, is_dictionary, is_list
+from raptor.common.mlir.syntax import UNIT, MlirType, SymbolRef, is_array, is_dictionary, is_list
 from raptor.target.chip_elements import FLOAT32, MODELLED_FLOAT, ElementType, integer_type
 
 MOST_BITS = 64

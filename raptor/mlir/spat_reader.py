@@ -11,22 +11,23 @@ from typing import Any
 import numpy as np
 
 from raptor.common.errors import VerifyError
+from raptor.common.mlir.reader import MlirOp
+from raptor.common.mlir.syntax import MlirError, MlirType
 from raptor.mapping.decision import Matrix
 from raptor.mapping.modes.line_unfolding import LineMatrix
 from raptor.mlir.checks import (
     FAULTS,
-    MOST_ELEMENTS,
     check_header,
     check_op,
+    check_symbol,
     check_window,
     decode_operation,
     find_node,
+    read_shape,
 )
 from raptor.mlir.dialect import spat_classes
-from raptor.mlir.reader import MlirOp
-from raptor.mlir.records import RecordDecoder, element_of
+from raptor.mlir.records import RecordDecoder
 from raptor.mlir.spat_writer import Placed, graph_of, spat_body, tile_type
-from raptor.mlir.syntax import MlirError, MlirType
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.placed_graph import Fetch, Partition, PlacedGraph, Schedule
 from raptor.spatial.tiles import ConstantTile, Tile
@@ -157,14 +158,7 @@ class _SpatReader:
 
     def tile(self, op: MlirOp, name: str, type_: MlirType) -> Tile:
         """Returns a tile of the shape of a tensor."""
-        try:
-            rows, width, channels = type_.shape
-            element = element_of(type_.element, modelled=self.modelled)
-        except ValueError as e:
-            raise MlirError(op.position, f"{op.name}: {type_}: {e}") from None
-        if type_.kind != "tensor" or not 0 < rows * width * channels <= MOST_ELEMENTS:
-            raise MlirError(op.position, f"{op.name}: {type_} is no tensor of 1 to {MOST_ELEMENTS} elements")
-        return Tile(name, rows, width, channels, element)
+        return Tile(name, *read_shape(op, type_, "tensor", modelled=self.modelled))
 
     def define(self, op: MlirOp, name: str, tile: Tile) -> None:
         if name in self.values:
@@ -207,24 +201,17 @@ class _SpatReader:
             found = RecordDecoder(self.modelled).decode(op.attributes["matrices"], kind)
         except ValueError as e:
             raise MlirError(op.position, f"spat.matrices: {e}") from None
-        self.symbol(op, self.matrices.keys() | self.forms.keys())
-        self.matrices[op.attributes["sym_name"]] = op.attributes["layer"], found
-
-    @staticmethod
-    def symbol(op: MlirOp, names: Any) -> None:
-        if op.attributes["sym_name"] in names:
-            raise MlirError(op.position, f"{op.name}: the symbol {op.attributes['sym_name']} is defined twice")
+        self.matrices[check_symbol(op, self.matrices, self.forms)] = op.attributes["layer"], found
 
     def form(self, op: MlirOp) -> None:
         found = op.attributes
-        self.symbol(op, self.matrices.keys() | self.forms.keys())
+        name = check_symbol(op, self.matrices, self.forms)
         known = spat_classes().get(found["kind"])
         if known is None:
             raise MlirError(op.position, f"spat.form: {found['kind']!r} is no operation with forms")
-        types = found["slots"]
-        if len(types) < 1 or not all(isinstance(each, MlirType) for each in types):
-            raise MlirError(op.position, "spat.form: slots are tensors of rows x width x channels")
-        slots = tuple([self.tile(op, f"{k}", each) for k, each in enumerate(types)])
+        slots = tuple([self.tile(op, f"{k}", each) for k, each in enumerate(found["slots"])])
+        if not slots:
+            raise MlirError(op.position, "spat.form: it has no slots")
         try:
             operation = decode_operation(known, found["parameters"], slots, self.modelled)
             check_window(getattr(operation, "window", None))
@@ -236,7 +223,7 @@ class _SpatReader:
             raise MlirError(op.position, f"spat.form: parameters: {e}") from None
         if fault is not None:
             raise MlirError(op.position, f"spat.form: {fault}")
-        self.forms[found["sym_name"]] = _SlottedForm(operation, slots, f"spat.{found['kind']}")
+        self.forms[name] = _SlottedForm(operation, slots, f"spat.{found['kind']}")
 
     def body_op(self, op: MlirOp) -> BodyOp:
         """Reads an operation of a compute."""

@@ -9,9 +9,9 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from raptor.common.mlir.syntax import MlirType, ResourceHandle, SymbolRef, quote, write_attribute
 from raptor.mlir.pim_writer import operation_parameters, write_location, write_module
 from raptor.mlir.records import element_name, to_attribute
-from raptor.mlir.syntax import MlirType, ResourceHandle, SymbolRef, quote, write_attribute
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.operations import Gather

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from raptor.codegen import InstructionStreams
 from raptor.common.files import file_access
 from raptor.common.files.program_path import check_program_path
 from raptor.common.files.schema_types import JsonArray, JsonObject, StrictSchema
@@ -24,11 +23,13 @@ from raptor.mapping.modes.line_unfolding import LineMatrix
 from raptor.mapping.paces import StoredPace
 from raptor.mapping.search_trial import SearchTrial
 from raptor.output import files
+from raptor.output.machine_files import CodeFacts
+from raptor.output.product_count import count_products
 from raptor.pim.ir import PimProgram
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.operations import Stencil
-from raptor.target import isa
 from raptor.target.arch import Target
+from raptor.target.extensions import EXTENDED_INSTRUCTIONS
 from raptor.transforms.rewrite_choices import JoinedLayer, OnVectorUnit
 
 
@@ -104,9 +105,10 @@ class CompileReport(StrictSchema):
     @property
     def extended(self) -> dict[str, tuple[str, ...]]:
         """Extended instructions of the program, with the nodes that use them; pimsim-nn refuses a program with any."""
-        names = [i.name for i in isa.INSTRUCTIONS if i.extension]
-        nodes = {name: tuple(layer.node for layer in self.layers if name in layer.instructions) for name in names}
-        return {name: found for name, found in nodes.items() if found}
+        found = {
+            n: tuple(layer.node for layer in self.layers if n in layer.instructions) for n in EXTENDED_INSTRUCTIONS
+        }
+        return {name: nodes for name, nodes in found.items() if nodes}
 
 
 def read_report(folder: Path) -> tuple[CompileReport, files.OutputManifest]:
@@ -132,23 +134,24 @@ def make_report(
     spatial: SpatialGraph,
     decision: Decision,
     program: PimProgram,
-    streams: InstructionStreams,
+    facts: CodeFacts,
     arch: Target,
     warnings: tuple[str, ...],
     trials: tuple[SearchTrial, ...] = (),
 ) -> CompileReport:
     """Returns the report of a program, with counts of its instructions and of the matrices on its cores."""
-    by_node = _instructions_by_node(program, streams)
+    by_node = _instructions_by_node(program, facts)
     cores = tuple(
         CoreReport(
             core=i,
             xbars=sum(g.matrix.xbars for g in core.groups),
             local_bytes=core.local_bytes,
-            instructions=_counts_by_name(_count(streams.cores[i].records)),
+            instructions=_counts_by_name(facts.count(i), facts),
         )
         for i, core in program.cores.items()
     )
-    layers = tuple(_layers(graph, spatial, decision, program, by_node, arch))
+    by_name = {node: _counts_by_name(counts, facts) for node, counts in by_node.items()}
+    layers = tuple(_layers(graph, spatial, decision, program, by_name, arch))
     return CompileReport(
         strategy=decision.strategy,
         pace=decision.pace,
@@ -160,7 +163,7 @@ def make_report(
         cores_used=len(cores),
         cores_available=arch.core_count,
         peak_local_bytes=max((core.local_bytes for core in cores), default=0),
-        instructions=_counts_by_name(sum((_count(s.records) for s in streams.cores.values()), np.zeros(256, np.int64))),
+        instructions=_counts_by_name(sum(map(facts.count, facts.kinds), np.zeros(len(facts.names), np.int64)), facts),
         layers=layers,
         cores=cores,
         warnings=warnings,
@@ -185,7 +188,7 @@ def _layers(
     spatial: SpatialGraph,
     decision: Decision,
     program: PimProgram,
-    by_node: Mapping[str, np.ndarray],
+    instructions: Mapping[str, dict[str, int]],
     arch: Target,
 ) -> list[LayerReport]:
     """Returns the report of each node, in the order of the model. Nodes with the same name are one layer."""
@@ -198,6 +201,7 @@ def _layers(
         for group in core.groups:
             held[group.layer].append(group.matrix)
     layers: list[LayerReport] = []
+    products = count_products(program)
     sources: defaultdict[str, list[Node]] = defaultdict(list)
     for source in graph.nodes:
         sources[source.name].append(source)
@@ -226,9 +230,9 @@ def _layers(
                 matrices=len(matrices),
                 xbars=xbars,
                 utilisation=round(weights / places, 4) if places else 0.0,
-                products_skipped=_skipped(decision, sources[node], int(by_node[node][isa.OPCODE["mvmul"]])),
+                products_skipped=_skipped(decision, sources[node], products.get(node, 0)),
                 cores=tuple(sorted(cores[node])),
-                instructions=_counts_by_name(by_node[node]),
+                instructions=instructions.get(node, {}),
             )
         )
     return layers
@@ -282,23 +286,19 @@ def _unfolding(matrices: Sequence[Matrix | LineMatrix]) -> str:
     return f"line {first.band.lines}x{first.pixels}" if isinstance(first, LineMatrix) else "kernel"
 
 
-def _instructions_by_node(program: PimProgram, streams: InstructionStreams) -> dict[str, np.ndarray]:
-    """Returns the number of instructions of each node by opcode, [256]."""
-    counts: defaultdict[str, np.ndarray] = defaultdict(lambda: np.zeros(256, np.int64))
+def _instructions_by_node(program: PimProgram, facts: CodeFacts) -> dict[str, np.ndarray]:
+    """Returns the number of instructions of each node by kind, [kinds]."""
+    kinds = len(facts.names)
+    counts: defaultdict[str, np.ndarray] = defaultdict(lambda: np.zeros(kinds, np.int64))
     for i, core in program.cores.items():
-        stream, steps = streams.cores[i], core.steps
-        node = np.repeat(steps.node, np.diff(stream.step_ends))
-        opcode = stream.records["opcode"][stream.step_ends[0] :]
-        found = np.bincount(256 * node + opcode, minlength=256 * len(steps.nodes)).reshape(-1, 256)
+        ends, steps = facts.step_ends[i], core.steps
+        node = np.repeat(steps.node, np.diff(ends))
+        found = np.bincount(kinds * node + facts.kinds[i][ends[0] :], minlength=kinds * len(steps.nodes))
         for k in np.unique(steps.node).tolist():
-            counts[steps.nodes[k]] += found[k]
+            counts[steps.nodes[k]] += found.reshape(-1, kinds)[k]
     return counts
 
 
-def _count(records: isa.Records) -> np.ndarray:
-    return np.bincount(records["opcode"], minlength=256)
-
-
-def _counts_by_name(counts: np.ndarray) -> dict[str, int]:
-    """Returns counts [256] keyed by instruction name, without zeros."""
-    return dict(sorted(Counter({i.name: int(counts[i.opcode]) for i in isa.INSTRUCTIONS if counts[i.opcode]}).items()))
+def _counts_by_name(counts: np.ndarray, facts: CodeFacts) -> dict[str, int]:
+    """Returns counts [kinds] keyed by name of the instruction, without zeros."""
+    return dict(sorted(Counter({name: int(n) for name, n in zip(facts.names, counts, strict=True) if n}).items()))

@@ -1,42 +1,32 @@
 """Contents of output files, made from the compiled program; `raptor.output.writer` writes them."""
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import orjson
 
-from raptor import codegen, pim
-from raptor.codegen import InstructionStreams
+from raptor import pim
 from raptor.common.options.option_values import Requant
+from raptor.graph.decoder_steps import DecoderSteps
 from raptor.graph.ir import Filter, Graph, Requantise
 from raptor.graph.requantise.vector_program import RequantiseRecipe
 from raptor.graph.residency import StatePair
-from raptor.output import files, resident_files
+from raptor.output import decoder_files, files, resident_files
 from raptor.output.crossbar_matrices import CrossbarMatrices
+from raptor.output.machine_files import CodeFacts
 from raptor.pim import GlobalMemory, PimProgram
+from raptor.pim.auxiliary_programs import auxiliary_programs
 from raptor.pim.ir import CoreProgram
+from raptor.pim.operations import operation_name
 from raptor.pim.step_columns import Ints
 from raptor.spatial import SpatialGraph
-from raptor.target import isa
-from raptor.target.arch import Target, Widths
+from raptor.target.arch import Target
 from raptor.target.chip_elements import MODELLED_FLOAT, ElementCoding, ElementType
 from raptor.target.tensor_layout import TensorRegion
-from raptor.target.timing import upper_bound_ns
 
 T = TypeVar("T")
-
-
-def compute_timeout_ms(graph: SpatialGraph, program: PimProgram, streams: InstructionStreams, arch: Target) -> int:
-    """Returns a timeout for simulation, in simulated ms: twice the time of all instructions in sequence."""
-    if graph.numbers != "float":  # no element is wider than a word
-        arch = arch.with_widths(Widths(arch.widths.weights, 32, 32))
-    widest = {i: max((g.matrix.xbars for g in core.groups), default=1) for i, core in program.cores.items()}
-    total_ns = sum(upper_bound_ns(stream.records, widest[i], arch) for i, stream in streams.cores.items())
-    return math.ceil(2 * total_ns / 1e6) + 1
 
 
 def make_config(program: PimProgram, arch: Target) -> files.SimulatorConfig:
@@ -121,12 +111,12 @@ def _coding(element: ElementType, coding: ElementCoding | None) -> files.TensorC
     )
 
 
-def make_layers(program: PimProgram, streams: InstructionStreams) -> bytes:
+def make_layers(program: PimProgram, facts: CodeFacts) -> bytes:
     """Returns `layers.json`: core, instruction and address at which each tile of each tensor can be read.
 
     NOTE: this makes no schema objects: a program has many tiles, and they would take longer than all other contents.
     """
-    places = _tile_locations(program, streams)
+    places = _tile_locations(program, facts)
     probes = [
         files.TensorProbe(
             tensor=t.tensor,
@@ -143,7 +133,7 @@ def make_layers(program: PimProgram, streams: InstructionStreams) -> bytes:
     return orjson.dumps(made, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _tile_locations(program: PimProgram, streams: InstructionStreams) -> Iterator[tuple[int, int, int]]:
+def _tile_locations(program: PimProgram, facts: CodeFacts) -> Iterator[tuple[int, int, int]]:
     """Yields for each tile of all traces its core, the instruction before which it can be read, and its address."""
     none = np.zeros(0, np.int64)
     on = np.concatenate([none, *(trace.core for trace in program.traces)])
@@ -152,7 +142,7 @@ def _tile_locations(program: PimProgram, streams: InstructionStreams) -> Iterato
     for core in np.unique(on).tolist():
         own, program_of = np.flatnonzero(on == core), program.cores[core]
         assert program_of.addresses is not None, "buffers have addresses"
-        pc[own] = streams.cores[core].step_ends[step[own]]
+        pc[own] = facts.step_ends[core][step[own]]
         address[own] = program_of.addresses[program_of.steps.results(step[own] - 1)]
     return zip(on.tolist(), pc.tolist(), address.tolist(), strict=True)
 
@@ -163,7 +153,7 @@ def _probe_tile(region: TensorRegion, core: int, pc: int, address: int) -> dict[
     return {"channels": channels, "rows": rows, "cols": cols, "core": core, "pc": pc, "address": address}
 
 
-def make_steps(program: PimProgram, streams: InstructionStreams) -> bytes:
+def make_steps(program: PimProgram, facts: CodeFacts) -> bytes:
     """Returns `steps.json`: the node and the operation that each instruction belongs to.
 
     The prologue of a core belongs to its first step.
@@ -172,10 +162,10 @@ def make_steps(program: PimProgram, streams: InstructionStreams) -> bytes:
     nodes, operations = dict[str, int](), dict[type, int]()
     cores: list[dict[str, Any]] = []
     for i, core in steps.items():
-        ends = np.ascontiguousarray(streams.cores[i].step_ends[1:])
+        ends = np.ascontiguousarray(facts.step_ends[i][1:])
         of_node, of_kind = _numbers(core.node, core.nodes, nodes), _numbers(core.form, core.forms.classes, operations)
         cores.append({"core": i, "ends": ends, "nodes": of_node, "operations": of_kind})
-    names = [codegen.operation_name(kind) for kind in operations]
+    names = [operation_name(kind) for kind in operations]
     made = {"version": files.FORMAT_VERSION, "nodes": list(nodes), "operations": names, "cores": cores}
     return orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
 
@@ -190,30 +180,32 @@ def _numbers(which: Ints, things: Sequence[T], known: dict[T, int]) -> Ints:
     return number[which]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ResidentValues:
-    """The values that stay on the chip between samples: the file about them, and the streams beside those of a sample.
+def make_decoder(steps: DecoderSteps) -> decoder_files.DecoderFile:
+    """Returns the contents of `decoder.json`."""
+    return decoder_files.DecoderFile(
+        capacity=steps.capacity,
+        position=steps.position,
+        states=tuple(
+            decoder_files.GrowingStateFile(input=s.input, output=s.output, axis=s.axis, permutation=s.permutation)
+            for s in steps.states
+        ),
+        derived=tuple(
+            decoder_files.DerivedInputFile(name=d.name, kind=d.kind, shape=d.shape, dtype=d.dtype)
+            for d in steps.derived
+        ),
+    )
 
-    records: streams by name of the auxiliary program and core.
-    """
 
-    memory: resident_files.ResidentMap
-    records: Mapping[str, Mapping[int, isa.Records]]
-
-
-def make_resident(
-    graph: SpatialGraph, program: PimProgram, streams: InstructionStreams, arch: Target
-) -> ResidentValues | None:
+def make_resident(graph: SpatialGraph, program: PimProgram, arch: Target) -> resident_files.ResidentMap | None:
     """Returns what stays on the chip between samples; None if a program forgets everything."""
-    if files.INIT not in streams.auxiliary:
+    auxiliary = auxiliary_programs(program)
+    if files.INIT not in auxiliary:
         return None
-    cores = tuple(_resident_spans(program.cores[i], arch) for i in streams.auxiliary[files.INIT])
+    cores = tuple(_resident_spans(program.cores[i], arch) for i in auxiliary[files.INIT])
     states = tuple(_resident_state(graph, pair, program) for pair in graph.residency.states)
     late = [(name, passes) for name, passes in program.delays.items() if passes]
     delays = tuple(resident_files.OutputDelay(output=name, passes=passes) for name, passes in late)
-    kept = resident_files.ResidentMap(cores=cores, states=states, delays=delays)
-    records = {name: {i: s.records for i, s in cores.items()} for name, cores in streams.auxiliary.items()}
-    return ResidentValues(kept, records)
+    return resident_files.ResidentMap(cores=cores, states=states, delays=delays)
 
 
 def _resident_state(graph: SpatialGraph, pair: StatePair, program: PimProgram) -> resident_files.ResidentState:

@@ -28,15 +28,17 @@ LAYERS = "layers.json"
 STEPS = "steps.json"
 TRIM = "trim.json"
 MANIFEST = "manifest.json"
+PIMSIM = "pimsim"
+"""Name of the back end whose programs are instruction streams of pimsim-nn."""
 SEGMENTS = "segments.json"
 ROUNDS = "rounds.json"
 DEVICE = "device.json"
 REPORT = "report.json"
 MAPPING = "mapping.json"
-RESIDENT = "resident.json"
+RESIDENT, DECODER = "resident.json", "decoder.json"
 ARCH = "arch.json"
 NETWORK = "network.json"
-MODEL = "model.onnx"
+MODEL, ORIGINAL = "model.onnx", "original.onnx"
 WEIGHTS = "weights"
 INIT, SAVE, RESTORE = AUXILIARY = "init", "save", "restore"
 """Folders of the programs beside those of a sample: after power-up, and to exchange the states of sessions."""
@@ -367,6 +369,9 @@ class OutputManifest(StrictSchema):
     )
     model: str = Field(description="name of the ONNX file compiled")
     options: dict[str, Any]
+    backend: Annotated[str, Field(pattern="^[A-Za-z0-9_.-]{1,64}$")] | None = Field(
+        default=None, exclude_if=is_none, description="machine of the program; left out for pimsim"
+    )
     streams: JsonArray[Literal["json", "pim"]]
     weights: Literal["json", "npz"]
     integers: IntegerProofs | None = Field(default=None, exclude_if=is_none)

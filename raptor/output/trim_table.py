@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from raptor.codegen import InstructionStreams
 from raptor.graph.requantise.vector_program import TrimStage
 from raptor.output import files
+from raptor.output.machine_files import CodeFacts
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.pim.ir import TensorTrace
 from raptor.spatial import SpatialGraph
@@ -18,14 +18,14 @@ from raptor.target.tensor_layout import TensorRegion
 
 
 def make_trim_table(
-    graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, streams: InstructionStreams
+    graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, facts: CodeFacts
 ) -> files.TrimTable:
     """Returns the layers whose sums are requantised with a trim stage, as compiled: nothing is trimmed.
 
     A layer whose constants do not follow its channels, as in a graph whose columns are turned to rows, is left out.
     """
     places = _constant_places(graph, memory)
-    layers = (_layer(trace, places, program, streams) for trace in program.traces)
+    layers = (_layer(trace, places, program, facts) for trace in program.traces)
     found: dict[str, files.TrimmedLayer] = {}
     for layer in (layer for layer in layers if layer is not None):
         found.setdefault(layer.sums.tensor, layer)  # two tensors of the model may be one in the program
@@ -49,11 +49,9 @@ def _constant_places(graph: SpatialGraph, memory: GlobalMemory) -> _Places:
     return found
 
 
-def _layer(
-    trace: TensorTrace, places: _Places, program: PimProgram, streams: InstructionStreams
-) -> files.TrimmedLayer | None:
+def _layer(trace: TensorTrace, places: _Places, program: PimProgram, facts: CodeFacts) -> files.TrimmedLayer | None:
     """Returns the entry of the layer whose sums are requantised to a tensor; None if there is none."""
-    found = [*_sums(trace, program, streams)]
+    found = [*_sums(trace, program, facts)]
     if len(found) < len(trace.regions) or not found:
         return None
     stage, bits = found[0][0], found[0][1]
@@ -92,7 +90,7 @@ def _layer(
 
 
 def _sums(
-    trace: TensorTrace, program: PimProgram, streams: InstructionStreams
+    trace: TensorTrace, program: PimProgram, facts: CodeFacts
 ) -> Iterator[tuple[TrimStage, int, files.ProbeTile]]:
     """Yields stage, bits of an element and place of the untrimmed sums of each tile of a tensor that has them.
 
@@ -107,7 +105,7 @@ def _sums(
             source = operation.sources[stage.operand]
             used = own.steps.used[own.steps.start[step - 1] : own.steps.start[step]].tolist()
             number = next(n for n in used if own.steps.buffers.name(n) == source.name)
-            pc = int(streams.cores[core].step_ends[step - 1])
+            pc = int(facts.step_ends[core][step - 1])
             yield stage, source.element.bits, _tile(region, core, pc, int(own.addresses[number]))
 
 

@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from raptor.common.errors import UserError
 from raptor.common.files import file_access
@@ -24,12 +23,13 @@ from raptor.common.option_spelling import spell_option
 from raptor.common.options.option_values import StreamFormat, WeightFormat
 from raptor.common.process.thread_pool import CheckedThreadPool
 from raptor.mapping.mapping_file import MappingFile
-from raptor.output import files, round_files
+from raptor.output import files, repair_files, round_files
 from raptor.output.compile_report import CompileReport
-from raptor.output.crossbar_matrices import CrossbarMatrices
-from raptor.output.file_contents import ResidentValues
-from raptor.target import arch, encoding, isa
+from raptor.output.decoder_files import DecoderFile
+from raptor.output.machine_files import Content, FileForms, MachineFiles
+from raptor.target import arch
 from raptor.target.arch import Target, arch_json
+from raptor.target.chip_file import chip_to_json
 from raptor.target.device_file import DeviceFile
 
 ConstantArray = npt.NDArray[np.float32 | np.int32 | np.uint8]
@@ -42,31 +42,43 @@ _THREADS = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class GrowingFiles:
+    """A model whose states grow, and how the steps of a program stand for it."""
+
+    steps: DecoderFile
+    onnx_bytes: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ProgramArtifacts:
     """Contents of all files of a program, in memory.
 
-    `layers` and `steps` are complete files. `records` and `weights` have no entry for a core without work. `resident`:
-    what stays on the chip between samples; None for a program that forgets everything. `trim`: None unless the program
-    is trimmable.
+    `machine`: the files that belong to the machine, whose back end is called `backend`. `decoder`: only for a step of a
+    model whose states grow.
     """
 
     name: str
     numbers: Literal["float", "int", "mixed"]
     integers: files.IntegerProofs | None
-    arch: Target
     options: Mapping[str, Any]
-    config: files.SimulatorConfig
     memory: files.MemoryMap
-    layers: bytes
-    steps: bytes
     mapping: MappingFile
     report: CompileReport
-    records: Mapping[int, isa.Records]
-    weights: Mapping[int, CrossbarMatrices]
+    machine: MachineFiles
+    backend: str
     constants: ConstantArray
     onnx_bytes: bytes
-    resident: ResidentValues | None = None
-    trim: files.TrimTable | None = None
+    decoder: GrowingFiles | None = None
+
+    @property
+    def has_streams(self) -> bool:
+        """True if the machine is pimsim-nn, whose programs are instruction streams."""
+        return self.backend == files.PIMSIM
+
+    @property
+    def arch(self) -> Target:
+        """The chip as `arch.json` has it."""
+        return self.machine.target
 
 
 def write_directory(
@@ -85,7 +97,7 @@ def write_directory(
     exists and `force` is not given, is no output of RAPTOR, or cannot be written. After an error, no file remains.
     """
     with replace_folder(folder, force=force) as temporary:
-        form = _Form(version, stream_format, weight_format)
+        form = _Form(version, FileForms(stream_format, weight_format))
         entries = _write_program(artifacts, temporary, form)
         ready()
         return sum(e.size_bytes for e in entries.values())
@@ -96,27 +108,26 @@ class _Form:
     """File formats, and the `version` of the tool that writes them."""
 
     version: str
-    streams: StreamFormat
-    weights: WeightFormat
+    files: FileForms
 
 
 def _write_program(artifacts: ProgramArtifacts, folder: Path, form: _Form) -> dict[str, files.FileEntry]:
     """Writes all files of a program into a new directory, the manifest last. Returns their entries by name."""
     (folder / files.WEIGHTS).mkdir()
-    if artifacts.resident is not None:
-        for name in artifacts.resident.records:
-            (folder / name).mkdir()
+    for name in artifacts.machine.folders:
+        (folder / name).mkdir()
     with CheckedThreadPool(_THREADS) as pool:
         # NOTE: if a write fails, `map` cancels those that have not begun, and the pool waits for the running ones.
-        written = pool.map(partial(_write_file, folder), _contents(artifacts, form.streams, form.weights))
+        written = pool.map(partial(_write_file, folder), _contents(artifacts, form.files))
         entries = dict(sorted(written))
     manifest = files.OutputManifest(
         tool=f"{_TOOL} {form.version}",
         numbers=artifacts.numbers,
         model=artifacts.name,
         options=dict(artifacts.options),
-        streams=("json", "pim") if form.streams == "both" else (form.streams,),
-        weights=form.weights,
+        streams=_stream_formats(artifacts, form),
+        weights=form.files.weights,
+        backend=None if artifacts.has_streams else artifacts.backend,
         integers=artifacts.integers,
         files=entries,
     )
@@ -168,7 +179,7 @@ def write_hosted_directory(
     ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Writes a program with several segments: a directory or file per segment, `segments.json` last. See `write`."""
-    form = _Form(version, stream_format, weight_format)
+    form = _Form(version, FileForms(stream_format, weight_format))
     with replace_folder(folder, force=force) as temporary:
         segments = tuple(_write_segment(s, k, temporary, form) for k, s in enumerate(artifacts.segments))
         contents = [
@@ -303,11 +314,7 @@ def _remove(folder: Path) -> None:
         raise interrupt
 
 
-_Content = tuple[str, Iterable[bytes]]
-"""Name of a file, and an iterable of its bytes, which is consumed while the file is written."""
-
-
-def _write_file(folder: Path, content: _Content) -> tuple[str, files.FileEntry]:
+def _write_file(folder: Path, content: Content) -> tuple[str, files.FileEntry]:
     """Writes one file. Returns its name, size and digest."""
     name, chunks = content
     digest, size = hashlib.sha256(), 0
@@ -319,73 +326,28 @@ def _write_file(folder: Path, content: _Content) -> tuple[str, files.FileEntry]:
     return name, files.FileEntry(size_bytes=size, sha256=digest.hexdigest())
 
 
-def _contents(
-    artifacts: ProgramArtifacts, stream_format: StreamFormat, weight_format: WeightFormat
-) -> Iterator[_Content]:
+def _stream_formats(artifacts: ProgramArtifacts, form: _Form) -> tuple[Literal["json", "pim"], ...]:
+    """Returns the formats of the streams; a machine other than pimsim-nn has none."""
+    if not artifacts.has_streams:
+        return ()
+    return ("json", "pim") if form.files.streams == "both" else (form.files.streams,)
+
+
+def _contents(artifacts: ProgramArtifacts, forms: FileForms) -> Iterator[Content]:
     """Yields every file except the manifest, the largest first."""
     yield files.MODEL, [artifacts.onnx_bytes]
     yield files.CONSTANTS, [_npy(artifacts.constants)]
-    yield from _weights(artifacts.weights, weight_format)
-    yield from _streams(artifacts.records, artifacts.config.core_cnt, stream_format)
-    yield files.CONFIG, [file_access.model_to_json(artifacts.config)]
-    if artifacts.resident is not None:
-        yield files.RESIDENT, [file_access.model_to_json(artifacts.resident.memory)]
-        for name, records in artifacts.resident.records.items():
-            yield from _auxiliary(name, records, artifacts.config, stream_format)
+    yield from artifacts.machine.contents(forms)
     yield files.MEMORY, [file_access.model_to_json(artifacts.memory)]
-    yield files.LAYERS, [artifacts.layers]
-    yield files.STEPS, [artifacts.steps]
-    if artifacts.trim is not None:
-        yield files.TRIM, [file_access.model_to_json(artifacts.trim)]
+    if artifacts.decoder is not None:
+        yield files.DECODER, [file_access.model_to_json(artifacts.decoder.steps)]
+        yield files.ORIGINAL, [artifacts.decoder.onnx_bytes]
     yield files.MAPPING, [artifacts.mapping.to_json()]
     yield files.REPORT, [file_access.model_to_json(artifacts.report)]
     yield files.ARCH, [arch_json(artifacts.arch)]
+    if artifacts.arch.defects is not None:
+        yield repair_files.CHIP, [chip_to_json(artifacts.arch.defects.file)]
     yield files.NETWORK, arch.write_network(artifacts.arch)
-
-
-def _auxiliary(
-    folder: str, by_core: Mapping[int, isa.Records], config: files.SimulatorConfig, stream_format: StreamFormat
-) -> Iterator[_Content]:
-    """Yields a program beside those of a sample: a folder of streams, as the simulator takes it.
-
-    It multiplies nothing, so its cores have no array groups.
-    """
-    groups = dict.fromkeys(config.array_group_map, ())
-    own = files.SimulatorConfig(core_cnt=config.core_cnt, array_group_map=groups)
-    yield f"{folder}/{files.CONFIG}", [file_access.model_to_json(own)]
-    for name, chunks in _streams(by_core, config.core_cnt, stream_format):
-        yield f"{folder}/{name}", chunks
-
-
-def _streams(by_core: Mapping[int, isa.Records], cores: int, stream_format: StreamFormat) -> Iterator[_Content]:
-    empty = np.zeros(0, isa.RECORD)
-    for core in range(cores):
-        records = by_core.get(core, empty)
-        if stream_format in ("json", "both"):
-            yield files.stream_name(core, "json"), encoding.encode_json_chunks(records)
-        if stream_format in ("pim", "both"):
-            yield files.stream_name(core, "pim"), encoding.encode_pim_chunks(records)
-
-
-def _weights(weights: Mapping[int, CrossbarMatrices], weight_format: WeightFormat) -> Iterator[_Content]:
-    chunks = _weights_json if weight_format == "json" else _weights_npz
-    for core, matrices in weights.items():
-        yield files.weights_name(core, weight_format), chunks(matrices)
-
-
-def _weights_json(matrices: CrossbarMatrices) -> Iterator[bytes]:
-    """Yields `{"0": [[...], ...], ...}`: the matrix of each array group, one group per line."""
-    for group, matrix in enumerate(matrices):
-        yield b'%s"%d": ' % (b",\n" if group else b"{", group)
-        yield orjson.dumps(np.ascontiguousarray(matrix), option=orjson.OPT_SERIALIZE_NUMPY)
-    yield b"}\n"
-
-
-def _weights_npz(matrices: CrossbarMatrices) -> Iterator[bytes]:
-    buffer = BytesIO()
-    # NOTE: numpy stamps members with a constant date, so equal weights give equal bytes.
-    np.savez(buffer, **{str(g): np.ascontiguousarray(m) for g, m in enumerate(matrices)})  # pyright: ignore
-    yield buffer.getvalue()
 
 
 def _npy(values: ConstantArray) -> bytes:

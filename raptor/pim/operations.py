@@ -1,5 +1,7 @@
 """Buffers, and operations that only PimIR has: transfers, embedding lookups, and repetition of rows."""
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 
@@ -129,3 +131,8 @@ class Repeat(OneResult[V], frozen=True, gc=False):
     """Fills row i of `result` with copies of piece i of `source`, which is cut into as many equal pieces."""
 
     source: V
+
+
+def operation_name(kind: type[Operation[Buffer]]) -> str:
+    """Returns the readable name of an operation class, such as `apply filters`."""
+    return re.sub("(?<!^)(?=[A-Z])", " ", kind.__name__).lower()

@@ -73,7 +73,7 @@ def _check_channels(program: PimProgram, arch: Target) -> None:
         steps = np.flatnonzero((core.steps.form == SEND) | (core.steps.form == RECEIVE))
         early = np.flatnonzero(np.diff(core.steps.number[steps]) < 0)
         if len(early):
-            where = {"core": core.core, "step": int(steps[early[0] + 1])}
+            where = {"core": core.core, "step": core.init_count + int(steps[early[0] + 1])}
             raise PimError(f"pim: core {core.core} meets its channels out of the global order", **where)
 
 
@@ -81,7 +81,7 @@ def _place_of_channel(program: PimProgram, core: int, channel: int) -> dict[str,
     """Returns core and step of a send or receive of a channel, as arguments of `PimError`."""
     steps = program.cores[core].steps
     uses = (steps.number == channel) & ((steps.form == SEND) | (steps.form == RECEIVE))
-    return {"core": core, "step": int(np.argmax(uses))}
+    return {"core": core, "step": program.cores[core].init_count + int(np.argmax(uses))}
 
 
 def _by_channel(channels: Ints, ends: Ints) -> dict[int, tuple[int, ...]]:
@@ -110,7 +110,11 @@ def _ends(program: PimProgram, form: int, arch: Target) -> tuple[Ints, Ints]:
         core, step = np.concatenate(places)[twice].tolist()
         steps = program.cores[core].steps
         node = steps.nodes[int(steps.node[step])]
-        raise PimError(f"pim: {node}: channel {channel[twice]} is used twice", core=core, step=step)
+        raise PimError(
+            f"pim: {node}: channel {channel[twice]} is used twice",
+            core=core,
+            step=program.cores[core].init_count + step,
+        )
     return channel[order], end[order]
 
 
@@ -153,7 +157,8 @@ def _check_init(core: CoreProgram) -> None:
         return
     alone = ~core.init.forms.of_class(Send, Receive, Store)[core.init.form]
     for step in np.flatnonzero(~alone).tolist():
-        raise VerifyError(f"{_where(core, step)}: runs once after power-up, but meets another core or stores")
+        message = f"{_where(core, step)}: runs once after power-up, but meets another core or stores"
+        raise PimError(message, core=core.core, step=step)
     _check_kept(core)
 
 
@@ -169,11 +174,12 @@ def _check_kept(core: CoreProgram) -> None:
     parts: dict[int, list[tuple[int, int]]] = {state: [] for state in core.states.tolist()}
     for use in np.flatnonzero(kept[uses.buffer] & ~reads).tolist():
         step, buffer = int(uses.step[use]), int(uses.buffer[use])
-        where, name = _where(core, core.init_count + step), steps.buffers.name(buffer)
+        at: dict[str, int] = {"core": core.core, "step": core.init_count + step}
+        where, name = _where(core, at["step"]), steps.buffers.name(buffer)
         if buffer not in parts:
-            raise VerifyError(f"{where}: overwrites %{name}, which later samples read")
+            raise PimError(f"{where}: overwrites %{name}, which later samples read", **at)
         if step < last_read[buffer]:
-            raise VerifyError(f"{where}: overwrites the state %{name}, which this sample still reads")
+            raise PimError(f"{where}: overwrites the state %{name}, which this sample still reads", **at)
         parts[buffer] += _written_ranges(steps, step)
     for state, written in parts.items():
         name, elements = steps.buffers.name(state), int(steps.buffers.elements[state, 0])

@@ -255,7 +255,7 @@ class Pool(OneResult[V], frozen=True, gc=False):
 
     @property
     def block(self) -> int:
-        """Number of terms of a block of a long float sum (`raptor.codegen.emit_pool`); 0 for a sequential sum."""
+        """Number of terms of a block of a long float sum (`raptor.pim.pool_terms`); 0 for a sequential sum."""
         is_long = (
             self.function == "sum"
             and self.window.tap_count > MOST_SEQUENTIAL_TERMS

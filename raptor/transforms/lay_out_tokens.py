@@ -52,7 +52,9 @@ def lay_out_tokens(graph: Graph) -> Graph:
     sums = {name for name in images if layouts.alike.find(name) in layouts.sums}
     changed = _NodeRewriter(graph, tensors, images, sums, layouts.over)
     nodes = tuple(made for node in graph.nodes for made in changed.nodes(node))
-    return drop_unused_moves(replace(graph, tensors=tensors, nodes=tuple(_composed(nodes, tensors))))
+    return drop_unused_moves(
+        replace(graph, tensors=tensors, nodes=tuple(_composed(nodes, tensors, set(graph.residency.state_outputs))))
+    )
 
 
 def _over_all(image: Image) -> Window:
@@ -151,8 +153,10 @@ class _NodeRewriter:
         return Constant(drop_repetitions(new.to_pixels(old.from_pixels(full).reshape(new.shape))))
 
 
-def _composed(nodes: tuple[Node, ...], tensors: dict[str, Tensor]) -> Iterator[Node]:
+def _composed(nodes: tuple[Node, ...], tensors: dict[str, Tensor], kept: set[str]) -> Iterator[Node]:
     """Yields the nodes with consecutive moves composed: the last one reads the inputs of the first.
+
+    Not so through the tensors `kept`, the next values of states, which are made in any case.
 
     A move that leaves all elements in place becomes a rename. A rename of moved elements that a dot product reads
     becomes a move, which can be a view.
@@ -166,7 +170,8 @@ def _composed(nodes: tuple[Node, ...], tensors: dict[str, Tensor]) -> Iterator[N
         made = tensors[node.output].image
         sources = node.operator.sources if isinstance(node.operator, Move) else np.arange(made.elements)
         inputs, sources = _through(node.inputs, sources.reshape(-1), tensors, known)
-        known[node.output] = inputs, sources
+        if node.output not in kept:
+            known[node.output] = inputs, sources
         given = tensors[inputs[0]].image
         if len(inputs) == 1 and given.has_pixels_of(made) and np.array_equal(sources, np.arange(made.elements)):
             yield replace(node, operator=Rename(), inputs=inputs)

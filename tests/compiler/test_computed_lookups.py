@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raptor import codegen
-from raptor.codegen import CoreStream, InstructionStreams
+from raptor.codegen import pimsim
+from raptor.codegen.pimsim import CoreStream, InstructionStreams
 from raptor.common.errors import CapacityError, UserError, VerifyError
 from raptor.graph.evaluate import evaluate_graph
 from raptor.spatial import SpatialGraph, verify_spatial
@@ -207,10 +207,10 @@ def test_defects_in_streams(name: str):
     assert program.artifacts is not None
     streams, pim = driver.results["generate"], driver.results["allocate"]
     arch, memory = program.artifacts.arch, program.artifacts.memory
-    codegen.verify_streams(streams, pim, arch)
+    pimsim.verify_streams(streams, pim, arch)
     wrong = changed(streams, instruction, field, add)
     with pytest.raises(VerifyError, match="stream of core 0"):
-        codegen.verify_streams(wrong, pim, arch)
+        pimsim.verify_streams(wrong, pim, arch)
     records = wrong.cores[0].records
     subject = CheckSubject([records], [()], [True], memory=memory)
     if refusal is None:

@@ -8,7 +8,7 @@ from onnx import ModelProto
 
 import models
 import raptor
-from raptor.codegen import generate
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
 from raptor.common.options.option_values import Objective
 from raptor.compiler.mapping_search import mapping_candidates, search_mapping
 from raptor.target import arch
@@ -114,6 +114,6 @@ def test_a_search_in_two_processes_finds_the_same():
     graph = passes(conv_model((1, 3, 6, 6), 4), cores=4).graph
     alone = search_mapping(graph, chip, "latency", 3)
     assert alone.known is not None
-    assert alone.known.get(generate) is not None
+    assert alone.known.get(PIMSIM_BACKEND.generate) is not None
     assert search_mapping(graph, chip, "latency", 3, in_two=True) == alone
     assert [trial.name for trial in alone.trials] == ["rows, times of bench", "raptor", "rows, times of products x4"]

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import raptor
-from raptor.codegen import InstructionStreams
+from raptor.codegen.pimsim import InstructionStreams
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
 from raptor.common.errors import CapacityError, InternalError, UserError
 from raptor.compiler import pipeline
 from raptor.compiler.compilation import PASS_OPTION
@@ -72,8 +73,10 @@ def test_a_pass_whose_result_is_known_is_not_run_again_but_checked():
     result, known = passes(MODEL, mapping="rows", cores=4), PassResults()
     given, first, again = (result.mapped, result.arch), Driver(verified=False), Driver()
     lowered = pipeline.run_lowering(*given, driver=first, kept=known)
+    streams = pipeline.generate_code(lowered, PIMSIM_BACKEND, driver=first, kept=known)
     assert all(known.get(step) is not None for step in pipeline.PASSES if step.__name__ in first.done)
-    assert pipeline.run_lowering(*given, driver=again, known=known).streams is lowered.streams
+    repeated = pipeline.run_lowering(*given, driver=again, known=known)
+    assert pipeline.generate_code(repeated, PIMSIM_BACKEND, driver=again, known=known) is streams
     assert again.done == first.done
     known.put(place_cores, replace(lowered.schedule.placed, cores=(0,) * len(lowered.schedule.placed.cores)))
     with pytest.raises(InternalError, match=r"place_cores failed after .*'partition'.*"):

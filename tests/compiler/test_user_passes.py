@@ -67,7 +67,7 @@ def test_the_fault_of_a_later_pass_names_the_pass_of_the_user(monkeypatch: pytes
     def refuse(*_: Any, **__: Any) -> None:
         raise VerifyError("streams are wrong")
 
-    monkeypatch.setattr("raptor.codegen.verify_streams", refuse)
+    monkeypatch.setattr("raptor.codegen.pimsim.back_end.verify_streams", refuse)
     with pytest.raises(UserError, match=r"passes\['lower'\]: a later pass fails on this program: .*streams are wrong"):
         raptor.compile(MODEL, passes={"lower": lambda program: program}, **OPTIONS)
 

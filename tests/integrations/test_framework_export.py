@@ -62,17 +62,20 @@ class Module:
 
 @dataclass
 class Calls:
-    """Calls of `torch.onnx.export`; `fails` is what it raises."""
+    """Calls of `torch.onnx.export`; `fails` is what it raises, `changes` the buffers that the module writes to."""
 
     made: list[tuple[Any, ...]] = field(default_factory=list)
     fails: Exception | None = None
+    changes: dict[str, str] = field(default_factory=dict[str, str])
 
     def export(self, module: Module, args: Any, **options: Any) -> Any:
         assert not any(part.training for part in module.modules())
         self.made.append((args, options))
         if self.fails:
             raise self.fails
-        return SimpleNamespace(model_proto=onnx.load(CNN))
+        signature = SimpleNamespace(user_inputs_to_mutate={}, buffers_to_mutate=self.changes)
+        exported = SimpleNamespace(graph_signature=signature)
+        return SimpleNamespace(model_proto=onnx.load(CNN), exported_program=exported)
 
 
 @pytest.fixture
@@ -145,6 +148,9 @@ def test_what_torch_cannot_export(calls: Calls) -> None:
     with pytest.raises(
         raptor.UserError, match=r"^torch.onnx.export does not export it: ValueError: data decides a branch$"
     ):
+        raptor.torch.compile(Module(), Tensor(IMAGE))
+    calls.fails, calls.changes = None, {"add": "count"}
+    with pytest.raises(raptor.UserError, match="changes count in place"):
         raptor.torch.compile(Module(), Tensor(IMAGE))
     calls.fails = ModuleNotFoundError("No module named 'onnxscript'", name="onnxscript")
     with pytest.raises(

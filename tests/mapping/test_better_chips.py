@@ -8,7 +8,8 @@ import pytest
 
 import models
 import raptor
-from raptor.compiler.pipeline import complete, rewrite_and_map, run_lowering
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
+from raptor.compiler.pipeline import complete, generate_code, rewrite_and_map, run_lowering
 from raptor.mapping.paces import Pace, default_pace
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
 from raptor.mapping.strategies import ROWS, STRATEGIES
@@ -145,6 +146,7 @@ def test_a_program_of_a_pace_is_the_same_on_every_chip_of_its_sizes(pace: Pace):
         chip = {name: values[end] for name, values in NUMBERS.items()}
         arch = architectures.load("bench", xbar=128, fields=chip, **sizes)
         mapped = rewrite_and_map(graph, arch, ROWS.at_pace(pace))
-        streams = run_lowering(complete(mapped, arch, aim=BALANCED_OBJECTIVE).mapped, arch).streams
+        lowered = run_lowering(complete(mapped, arch, aim=BALANCED_OBJECTIVE).mapped, arch)
+        streams = generate_code(lowered, PIMSIM_BACKEND)
         found.add(b"".join(streams.cores[i].records.tobytes() for i in sorted(streams.cores)))
     assert len(found) == 1

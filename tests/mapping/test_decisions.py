@@ -101,8 +101,8 @@ def test_a_mapping_file_replays_to_the_same_streams(lenet5: Any, tmp_path: Path)
     again = replay(lenet5, tmp_path / "m.json", cores=60)
     assert first.artifacts is not None
     assert again.artifacts is not None
-    assert {i: r.tobytes() for i, r in first.artifacts.records.items()} == {
-        i: r.tobytes() for i, r in again.artifacts.records.items()
+    assert {i: r.tobytes() for i, r in first.artifacts.machine.records.items()} == {
+        i: r.tobytes() for i, r in again.artifacts.machine.records.items()
     }
     assert again.report.warnings == ()
 
@@ -166,6 +166,6 @@ def test_replicas_count_the_copies_that_there_are(width: int, cores: int, replic
     program = raptor.compile(conv_model((1, 3, 24, width), 8), arch=arch_file(tmp_path, rob_size=4), cores=cores)
     (layer,) = (x for x in program.report.layers if x.matrices)
     assert program.artifacts is not None
-    held = Counter(matrix.tobytes() for core in program.artifacts.weights.values() for matrix in core)
+    held = Counter(matrix.tobytes() for core in program.artifacts.machine.weights.values() for matrix in core)
     assert layer.replicas == max(held.values()) == replicas
     assert layer.matrices == sum(held.values())

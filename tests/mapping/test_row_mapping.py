@@ -15,11 +15,12 @@ from onnx import ModelProto
 
 import models
 import raptor
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.common.errors import CapacityError, UserError
 from raptor.compiler import pipeline
 from raptor.compiler.analysis.unstreamed_tensors import find_unstreamed_tensors
 from raptor.compiler.mapping_search import Objective, search_mapping
-from raptor.compiler.program_cost import simulate_objective
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.decide import StoredDecision
@@ -727,9 +728,9 @@ def test_a_stored_mapping_is_replayed(tmp_path: Path):
     second = raptor.compile(model, mapping=file)
     assert first.artifacts
     assert second.artifacts
-    assert first.artifacts.records.keys() == second.artifacts.records.keys()
-    for core, records in first.artifacts.records.items():
-        np.testing.assert_array_equal(records, second.artifacts.records[core])
+    assert first.artifacts.machine.records.keys() == second.artifacts.machine.records.keys()
+    for core, records in first.artifacts.machine.records.items():
+        np.testing.assert_array_equal(records, second.artifacts.machine.records[core])
 
 
 @pytest.mark.parametrize(
@@ -780,7 +781,9 @@ def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
         built = pipeline.run_lowering(
             pipeline.rewrite_and_map(result.graph, result.arch, StoredDecision(trial.decision)), result.arch
         )
-        assert trial.cost == simulate_objective(objective, built.program, built.streams, result.arch)
+        assert trial.cost == simulate_objective(
+            objective, built.program, pipeline.generate_code(built, PIMSIM_BACKEND), result.arch
+        )
     assert [trial.name for trial in found.trials[:2]] == ["rows", "raptor"]
     assert found.decision is min(found.trials, key=lambda trial: trial.figure).decision
     assert found.decision.strategy != "raptor"

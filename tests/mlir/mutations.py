@@ -8,7 +8,8 @@ from pathlib import Path
 
 import onnx
 
-from raptor import codegen, mlir, pim
+from raptor import mlir, pim
+from raptor.codegen import pimsim
 from raptor.pim import PimProgram
 from tests.pipeline import THESIS_CHIP, Passes, passes, thesis_model
 from tests.quantised_models import quantise
@@ -56,17 +57,17 @@ def verify(program: PimProgram, of: Passes) -> None:
     """Checks a program as a compilation does after `--from-mlir`. Raises `VerifyError`."""
     pim.verify_pim(program, of.arch)
     pim.verify_global_addresses(program, of.memory, of.arch)
-    codegen.verify_forms(program, of.arch)
+    pimsim.verify_forms(program, of.arch)
 
 
-def finish(program: PimProgram, of: Passes) -> codegen.InstructionStreams:
+def finish(program: PimProgram, of: Passes) -> pimsim.InstructionStreams:
     """Runs the passes after `lower`, each with its verifier."""
     program = pim.reuse_operands(program)
     verify(program, of)
     program = pim.allocate(program, of.arch)
     verify(program, of)
-    streams = codegen.generate(program, of.arch)
-    codegen.verify_streams(streams, program, of.arch)
+    streams = pimsim.generate(program, of.arch)
+    pimsim.verify_streams(streams, program, of.arch)
     return streams
 
 

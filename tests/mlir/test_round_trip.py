@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import models
-from raptor import codegen, mlir, pim
+from raptor import mlir, pim
+from raptor.codegen import pimsim
 from raptor.pim import PimProgram
 from raptor.pim.ir import TensorTrace
 from tests.mlir.mutations import programs
 from tests.models.test_models import small_options
-from tests.pipeline import Passes, passes
+from tests.pipeline import THESIS_CHIP, Passes, passes, thesis_model
 
 MLIR_OPT = shutil.which("mlir-opt") or next(
     (found for version in range(30, 15, -1) if (found := shutil.which(f"mlir-opt-{version}"))), None
@@ -27,11 +28,11 @@ def levels(of: Passes) -> dict[str, PimProgram]:
     return {"lower": of.placed, "reuse_operands": of.reused, "allocate": of.program}
 
 
-def streams(program: PimProgram, made_by: str, of: Passes) -> codegen.InstructionStreams:
+def streams(program: PimProgram, made_by: str, of: Passes) -> pimsim.InstructionStreams:
     """The passes after the one that made the program."""
     if made_by == "lower":
         program = pim.reuse_operands(program)
-    return codegen.generate(program if made_by == "allocate" else pim.allocate(program, of.arch), of.arch)
+    return pimsim.generate(program if made_by == "allocate" else pim.allocate(program, of.arch), of.arch)
 
 
 def assert_equal_streams(text: str, of: Passes) -> None:
@@ -61,6 +62,16 @@ def test_every_level(name: str, made_by: str):
     assert str(read) == str(program)
     for core in program.cores.values():
         assert (read.cores[core.core].groups, read.cores[core.core].local_bytes) == (core.groups, core.local_bytes)
+
+
+def test_names_with_quotes_and_other_letters():
+    model = thesis_model(3, 4)
+    model.graph.node[0].name = 'the "first" \\ Schicht für Ö\n'
+    of = passes(model, **THESIS_CHIP)
+    for made_by, program in levels(of).items():
+        text = mlir.dump(program, made_by)
+        assert str(mlir.load(text).program) == str(program)
+        assert_equal_streams(text, of)
 
 
 @pytest.mark.parametrize(

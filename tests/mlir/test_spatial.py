@@ -36,7 +36,7 @@ def compile_with(model: onnx.ModelProto, options: dict[str, Any], driver: Driver
     """The streams of a compilation."""
     artifacts = raptor.compile(model, driver=driver, **options).artifacts
     assert isinstance(artifacts, ProgramArtifacts)
-    return {core: records.tobytes() for core, records in artifacts.records.items()}
+    return {core: records.tobytes() for core, records in artifacts.machine.records.items()}
 
 
 def dumped(model: onnx.ModelProto, options: dict[str, Any], folder: Path) -> tuple[dict[int, bytes], dict[str, Path]]:

@@ -77,7 +77,8 @@ def test_a_module_of_another_model(tmp_path: Path):
         (b"module attributes {a = " + b"[" * 5000, "nested more than"),
         (b"module attributes {a = " + b"9" * 5000, "more than 64 bits"),
         (b"module attributes {a = 1 : i64, a = 2 : i64} {}", "given twice"),
-        (b"module {} {-# dialect_resources: {} #-}", "weights come from the model"),
+        (b'module {} {-# dialect_resources: { builtin: { w: "0x08000000" } } #-}', "weights come from the model"),
+        (b'module {\n"func.func"() ({\n}) : () -> ()\n}', "line 1: is no program; a model of the dialect onnx"),
         (b"func.func @f() { return }", "expected a module"),
     ],
 )

@@ -163,7 +163,7 @@ def test_no_matrix_is_cut_before_it_is_written(mapping: str, tmp_path: Path, mon
     program = raptor.compile(MODEL, **THESIS_CHIP, mapping=mapping)
     assert not program.check()
     assert program.artifacts is not None
-    shapes = [shape for matrices in program.artifacts.weights.values() for shape in matrices.shapes]
+    shapes = [shape for matrices in program.artifacts.machine.weights.values() for shape in matrices.shapes]
     assert shapes
     assert not cut
     program.save(tmp_path / "out")

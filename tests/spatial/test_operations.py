@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import fields, replace
 
-from raptor.codegen.emit import EMITTERS
+from raptor.codegen.pimsim.emit import EMITTERS
 from raptor.graph.requantise.vector_program import RequantiseRecipe
 from raptor.pim.operations import Buffer, Load, LoadRows, Receive, Repeat, Send, Store
 from raptor.spatial.ir import Copy, TakeRows

@@ -16,12 +16,13 @@ from raptor.output.resident_files import ResidentMap
 from raptor.target.arch import Target
 from raptor.target.isa import Records
 from validator.checks.findings import Finding, RuleTopic, Severity
-from validator.checks.load_subject import load_subject, read_network, read_resident
+from validator.checks.load_subject import load_subject, read_defects, read_network, read_resident
 from validator.checks.rule_registry import RULES, CheckRule, run_rule
 from validator.checks.rule_subject import ArchitectureFile, CheckSubject, GroupShapes
 from validator.checks.rules import (
     architecture,
     array_groups,
+    dead_parts,
     hazards,
     memory_accesses,
     messages,
@@ -42,7 +43,7 @@ __all__ = [
     "check_subject",
 ]
 
-_MODULES = (program_files, streams, array_groups, memory_accesses, messages, hazards, architecture)
+_MODULES = (program_files, streams, array_groups, memory_accesses, messages, hazards, architecture, dead_parts)
 """Modules of rules. Importing them fills `RULES`, in the order of docs/reference/checks.md."""
 
 _ORDER = list(Severity)
@@ -57,22 +58,25 @@ _REFUSED = CheckRule(
 )
 
 
-def check(path: str | Path, arch: str | Path | None = None) -> tuple[Finding, ...]:
+def check(path: str | Path, arch: str | Path | None = None, defects: str | Path | None = None) -> tuple[Finding, ...]:
     """Checks a program directory or single-file program (JSON, JSON.gz).
 
     `arch`: an architecture file or preset, by default `arch.json` next to the streams. Without one, the rules that need
-    it are skipped. Raises `UserError` for files that cannot be read.
+    it are skipped. `defects`: a chip file, by default `chip.json` of a program that is repaired or compiled for a chip.
+    Raises `UserError` for files that cannot be read.
     """
     chip, folder = None if arch is None else parse_arch_source("arch", arch), arguments.parse_path("path", path)
     if not has_segments(folder):
-        return _check_folder(folder, chip)
-    found = {part.name: _check_folder(part, chip) for part in chip_folders(folder)}
+        return _check_folder(folder, chip, defects)
+    found = {part.name: _check_folder(part, chip, defects) for part in chip_folders(folder)}
     return _sorted(_of_segments(found))
 
 
-def _check_folder(folder: Path, chip: str | Path | None) -> tuple[Finding, ...]:
+def _check_folder(folder: Path, chip: str | Path | None, defects: str | Path | None) -> tuple[Finding, ...]:
     """Checks a program, and the auxiliary programs beside it."""
-    found = list(check_subject(load_subject(folder, chip)))
+    subject = load_subject(folder, chip)
+    read_defects(subject, folder, defects)
+    found = list(check_subject(subject))
     beside = folder / files.ARCH if (folder / files.ARCH).is_file() else None
     for name in files.AUXILIARY:
         if (folder / name / files.CONFIG).is_file():

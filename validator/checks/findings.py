@@ -34,6 +34,7 @@ class RuleTopic(StrEnum):
     MESSAGES = "Messages and synchronisation"
     HAZARDS = "Hazards (`rob_size` above 1)"
     ARCHITECTURE = "Architecture and network"
+    DEFECTS = "Defects of a chip"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ import orjson
 from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.process.thread_pool import CheckedThreadPool
-from raptor.output import files
+from raptor.output import files, repair_files
 from raptor.output.resident_files import ResidentMap
 from raptor.target import arch as architectures
 from raptor.target.arch import NETWORK_FILE
+from raptor.target.chip_file import load_chip_file
 from raptor.target.instruction_json import DECODE_ERRORS as NOT_JSON
 from validator.checks.arch_file import read_chip
 from validator.checks.json_faults import TextFaults, find_text_faults
@@ -60,6 +61,16 @@ def read_resident(folder: Path) -> ResidentMap | None:
     if not (folder / files.RESIDENT).is_file():
         return None
     return file_access.read_json_file(ResidentMap, folder, files.RESIDENT)
+
+
+def read_defects(subject: CheckSubject, folder: Path, defects: str | Path | None) -> None:
+    """Reads the chip file of a program, by default the one beside it, and how the program is repaired."""
+    beside = folder / repair_files.CHIP
+    if defects is None and not beside.is_file():
+        return
+    subject.defects = load_chip_file(beside if defects is None else defects)
+    if (folder / repair_files.REPAIR).is_file():
+        subject.repair = file_access.read_json_file(repair_files.RepairTable, folder, repair_files.REPAIR)
 
 
 def _subject(program: RawProgram, texts: Texts) -> CheckSubject:

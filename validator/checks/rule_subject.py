@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from raptor.output.files import MemoryMap
+from raptor.output.repair_files import RepairTable
 from raptor.output.resident_files import ResidentMap
 from raptor.target.arch import Target
+from raptor.target.chip_file import Chip
 from raptor.target.isa import Records
 from raptor.target.opcode_tables import OPCODE_RULES, Bytes
 from validator.checks.findings import Indices
@@ -56,7 +58,8 @@ class CheckSubject:
     `shapes`: rows and columns of the matrix of each array group, from the weights. `extended`: the user of the compiler
     allowed instructions that pimsim-nn does not have. `compiled`: made by RAPTOR, so the user cannot change the
     streams. `alone`: a chip without a program. `computed`: cached results that several rules of one module share.
-    `resident`: what stays in local memory between two samples.
+    `resident`: what stays in local memory between two samples. `defects`: the chip that the program is for, `repair`:
+    how it is repaired.
     """
 
     streams: Sequence[Records]
@@ -79,6 +82,8 @@ class CheckSubject:
     is_chip_only: bool = False
     network: NetworkTable | None = None
     network_fault: str = ""
+    defects: Chip | None = None
+    repair: RepairTable | None = None
     computed: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property

@@ -44,18 +44,19 @@ def program_cells(
     cells: CellModel,
     place: tuple[int, int, int],
     idle: Mask | None = None,
+    stuck: Mask | None = None,
 ) -> ProgrammedCells:
     """Returns the cells [planes, rows, cols] after `levels` are written.
 
     `bits`: bits of each plane. `place`: core, array group, side of a pair. `idle` [rows, cols]: weights whose cells
-    were never formed; None if all cells are formed.
+    were never formed; None if all cells are formed. `stuck` [planes, rows, cols]: cells that hold exactly their level.
     """
     step = conductance_steps(setup, cells, bits)
     target = cells.off + step * levels.astype(np.float64)
-    held = _held_conductances(target, setup, cells, place, idle)
+    held = _held_conductances(target, setup, cells, place, idle, stuck)
     variance = find_read_variance(held, setup, cells)
     is_compared = setup.compensation != "none"
-    fresh = _held_conductances(target, replace(setup, seconds=0.0), cells, place, idle) if is_compared else None
+    fresh = _held_conductances(target, replace(setup, seconds=0.0), cells, place, idle, stuck) if is_compared else None
 
     def to_levels(conductances: Floats) -> Floats:
         found = (_through_wires(conductances, setup, cells) - cells.off) / step
@@ -69,10 +70,16 @@ def program_cells(
 
 
 def _held_conductances(
-    target: Floats, setup: ChipSetup, cells: CellModel, place: tuple[int, int, int], idle: Mask | None
+    target: Floats,
+    setup: ChipSetup,
+    cells: CellModel,
+    place: tuple[int, int, int],
+    idle: Mask | None,
+    stuck: Mask | None,
 ) -> Floats:
     written = _after_programming(target, setup, cells, place)
     found = _with_stuck_cells(_after_drift(written, target, setup, cells, place), setup, cells, place)
+    found = found if stuck is None else np.where(stuck, target, found)
     return found if idle is None else np.where(idle, 0.0, found)
 
 

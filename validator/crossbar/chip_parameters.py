@@ -16,14 +16,15 @@ Compensation = Literal["none", "chip", "layer", "column"]
 class ChipSetup:
     """Parameters of the crossbars of a chip.
 
-    `sliced`: slices, steps and converters, with perfect cells. `noisy`: with errors of `cells` and converters.
+    `whole`: exact products with the weights that repaired cells hold. `sliced`: slices, steps and converters, with
+    perfect cells. `noisy`: with errors of `cells` and converters.
     `rows_at_once`: rows driven at the same time. `seconds`: time since programming. `compensation`: scope of the
     factors that compensate drift. `cut`: weights are clipped to this share of the largest in their matrix.
     `levels`: see `ReadOut`. `lossless_rows`: each layer drives fewer rows at once if its converters would lose
     something.
     """
 
-    kind: Literal["sliced", "noisy"]
+    kind: Literal["whole", "sliced", "noisy"]
     encoding: str
     inputs: str
     cell_bits: int

@@ -31,7 +31,7 @@ def program_crossbars(program: LoadedProgram, setup: ChipSetup) -> LoadedProgram
 def make_programmed_chip(program: LoadedProgram, setup: ChipSetup) -> ProgrammedChip:
     """Returns the programmed crossbars of a program."""
     uses = list_group_uses(program)
-    chip = program_chip([program.weights.matrix(use.core, use.group) for use in uses], uses, setup)
+    chip = program_chip([program.weights.matrix(use.core, use.group) for use in uses], uses, setup, program.repair)
     return with_lossless_rows(chip) if setup.lossless_rows else chip
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from raptor.common.jit.decorators import bare_helper, bare_kernel
 
-PROGRAMMING, DRIFT, STUCK, READING = 1, 2, 3, 4
+PROGRAMMING, DRIFT, STUCK, READING, DEFECTS = 1, 2, 3, 4, 5
 """Purposes of keys."""
 _U = np.uint64
 _GOLDEN = _U(0x9E3779B97F4A7C15)

@@ -19,7 +19,7 @@ from raptor.common.jit.decorators import bare_helper, bare_kernel
 from validator.crossbar.counter_rng import draw_normal, mix_key
 from validator.crossbar.input_codings import DigitSource
 
-SLICED, NOISY = 1, 2
+SLICED, NOISY, WHOLE = 1, 2, 3
 """Kinds of chips, as `tables` encode them."""
 ROWS, DRIVEN, COLS, PLANES, SIDES, ONCE, DOUBLED, FIRST_CELL, FIRST_PLANE, FIRST_ENTRY, FIRST_COLUMN = range(11)
 """Columns of the table of arrays."""
@@ -69,6 +69,8 @@ def multiply_vector(g, x, bits, tables, work, found):
         n = min(at[ONCE], at[DRIVEN] - start)
         if kind == SLICED:
             _sliced_part(at, start, n, width, tables, work, total)
+        elif kind == WHOLE:
+            _whole_part(at, start, n, tables, work, total)
         else:
             _noisy_part(g, at, start, n, width, tables, work, total)
     work[0][g] += 1
@@ -87,6 +89,17 @@ def _subtract_offset(at, tables, width, total):
     raised, sums, first = np.float64(tables[0][4][width]), tables[3][1], at[FIRST_COLUMN]
     for c in range(at[COLS]):
         total[c] = -raised * sums[first + c]
+
+
+@bare_helper
+def _whole_part(at, start, n, tables, work, total):
+    """Adds the exact products of n rows from `start` on to `total`; levels are whole weights."""
+    levels, cols = tables[1][1], at[COLS]
+    for i in range(n):
+        value, first = np.float64(work[2][start + i]), _U(at[FIRST_CELL] + (start + i) * cols)
+        if value != 0.0:
+            for c in range(_U(cols)):
+                total[c] += value * np.float64(levels[first + c])
 
 
 @bare_helper

@@ -20,12 +20,13 @@ def make_kernel_tables(chip: ProgrammedChip) -> tuple[Any, ...]:
     """Returns the description of a chip that the kernels read."""
     arrays, setup = chip.arrays, chip.setup
     is_sliced = setup.kind == "sliced"
+    kind = {"sliced": crossbar_kernels.SLICED, "noisy": crossbar_kernels.NOISY, "whole": crossbar_kernels.WHOLE}
     cells = [_pack_levels(a, setup.cell_bits) if is_sliced else _by_row(a.held_levels) for a in arrays]
     variance = [_by_row(a.variance) for a in arrays if a.variance is not None]
     noise = setup.adc.noise_lsb if setup.adc is not None and not is_sliced else 0.0
     return (
         (
-            np.int64(crossbar_kernels.SLICED if is_sliced else crossbar_kernels.NOISY),
+            np.int64(kind[setup.kind]),
             _shapes(arrays, cells),
             *_steps(chip),
         ),

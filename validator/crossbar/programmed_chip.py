@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
+from raptor.target.chip_file import CellState
 from validator.crossbar.cells import ProgrammedCells, program_cells
 from validator.crossbar.chip_parameters import ChipSetup
 from validator.crossbar.converters import (
@@ -18,6 +19,7 @@ from validator.crossbar.converters import (
     make_fixed_ranges,
 )
 from validator.crossbar.input_codings import SIGN_STEPS, InputStep, make_input_steps
+from validator.crossbar.repaired_cells import CellRepair, RepairedGroup
 from validator.crossbar.weight_encodings import CellPlanes, encode_weights
 
 Floats = npt.NDArray[np.float64]
@@ -130,11 +132,22 @@ class ProgrammedChip:
 
 
 def program_chip(
-    matrices: Sequence[npt.NDArray[np.integer]], uses: Sequence[GroupUse], setup: ChipSetup
+    matrices: Sequence[npt.NDArray[np.integer]],
+    uses: Sequence[GroupUse],
+    setup: ChipSetup,
+    repair: CellRepair | None = None,
 ) -> ProgrammedChip:
-    """Programs a chip. Raises `UserError` for weights that the encoding cannot hold, or sums that are too large."""
+    """Programs a chip. Raises `UserError` for weights that the encoding cannot hold, or sums that are too large.
+
+    `repair`: the cells of the chip that the program is repaired for; then they hold these levels.
+    """
     codes = make_code_range(setup.adc, signed=setup.is_signed)
-    arrays = [_array(m, use, setup, codes) for m, use in zip(matrices, uses, strict=True)]
+    if repair is not None:
+        _check_setup(setup, repair)
+        pairs = zip(matrices, uses, repair.groups, strict=True)
+        arrays = [_repaired_array(m, use, group, repair, setup, codes) for m, use, group in pairs]
+    else:
+        arrays = [_array(m, use, setup, codes) for m, use in zip(matrices, uses, strict=True)]
     if setup.compensation != "none" and setup.kind == "noisy" and setup.cells is not None:
         arrays = _with_compensation(arrays, setup)
     return ProgrammedChip(setup, codes, tuple(arrays))
@@ -159,6 +172,54 @@ def _array(matrix: npt.NDArray[np.integer], use: GroupUse, setup: ChipSetup, cod
         negative=np.minimum(weights, 0).sum(axis=0).astype(np.float64),
     )
     return made if setup.kind == "sliced" else _with_held_levels(made, setup)
+
+
+def _check_setup(setup: ChipSetup, repair: CellRepair) -> None:
+    table = repair.table
+    wanted = {"encoding": table.encoding, "levels": table.levels, "cell_bits": table.cell_bits}
+    odd = [name for name, value in wanted.items() if getattr(setup, name) != value]
+    if odd:
+        given = " ".join(f"--with {name}={wanted[name]}" for name in odd)
+        raise UserError(f"the program is repaired for cells that hold weights in another way; say {given}")
+    if setup.cut != 1:
+        raise UserError(f"cut_weights={setup.cut:g}: the cells of a repaired program are written already")
+
+
+def _repaired_array(
+    matrix: npt.NDArray[np.integer],
+    use: GroupUse,
+    group: RepairedGroup,
+    repair: CellRepair,
+    setup: ChipSetup,
+    codes: CodeRange,
+) -> CellArray:
+    """Returns the array of a group whose cells hold what the chip lets them. Results keep the range of `matrix`."""
+    _check_width(matrix, use)
+    states = group.read_states(repair.chip)
+    planes = group.layout.make_planes(group.held_levels(states), group.signs)
+    once, is_whole = min(setup.rows_at_once, setup.xbar[0]), setup.kind == "whole"
+    made = CellArray(
+        use=use,
+        planes=_whole_planes(matrix) if is_whole else planes,
+        rows_at_once=len(matrix) if is_whole else min(once, len(matrix)),
+        ranges=make_fixed_ranges(setup.adc, codes, bound_column_sums(setup, planes, once), planes.factor.shape),
+        factor=planes.factor.astype(np.float64),
+        sums=(np.zeros(matrix.shape[1]) if is_whole else group.weights.sum(axis=0)).astype(np.float64),
+        positive=np.maximum(matrix, 0).sum(axis=0, dtype=np.float64),
+        negative=np.minimum(matrix, 0).sum(axis=0, dtype=np.float64),
+    )
+    if is_whole:
+        return replace(made, held_levels=group.weights.astype(np.float32)[None])
+    if setup.kind == "sliced":
+        return made
+    stuck: list[npt.NDArray[np.bool_]] = [np.moveaxis(side, 2, 0) != CellState.FREE for side in states]
+    return _with_held_levels(made, setup, [np.concatenate(stuck)] if group.layout.encoding == "differential" else stuck)
+
+
+def _whole_planes(matrix: npt.NDArray[np.integer]) -> CellPlanes:
+    """Returns the plane of an array whose cells hold whole weights: its levels are elsewhere."""
+    levels = np.zeros((1, *matrix.shape), np.int64)
+    return CellPlanes(levels, None, (1,), np.ones_like(levels[:, 0]), np.zeros_like(levels[0, 0]))
 
 
 def _with_rows(array: CellArray, rows: int, setup: ChipSetup, codes: CodeRange) -> CellArray:
@@ -191,8 +252,11 @@ def bound_column_sums(setup: ChipSetup, planes: CellPlanes, rows: int) -> Floats
     return (-(-whole // 2) if is_half else whole).astype(np.float64)
 
 
-def _with_held_levels(array: CellArray, setup: ChipSetup) -> CellArray:
-    """Returns the array with the levels that its cells hold after programming, drift and wire losses."""
+def _with_held_levels(array: CellArray, setup: ChipSetup, stuck: Sequence[npt.NDArray[np.bool_]] = ()) -> CellArray:
+    """Returns the array with the levels that its cells hold after programming, drift and wire losses.
+
+    `stuck`: for each side, [planes, rows, cols], cells whose level is exact.
+    """
     planes, cells = array.planes, setup.cells
     sides = [planes.plus] if planes.minus is None else [planes.plus, planes.minus]
     if cells is None:
@@ -201,8 +265,8 @@ def _with_held_levels(array: CellArray, setup: ChipSetup) -> CellArray:
     places = [(array.use.core, array.use.group, side) for side in range(len(sides))]
     idle = planes.empty if cells.idle == "unformed" else None
     made = [
-        program_cells(s.astype(np.int64), planes.bits, setup, cells, place, idle)
-        for s, place in zip(sides, places, strict=True)
+        program_cells(s.astype(np.int64), planes.bits, setup, cells, place, idle, stuck[k] if stuck else None)
+        for k, (s, place) in enumerate(zip(sides, places, strict=True))
     ]
     held = made[0].levels if len(made) == 1 else made[0].levels - made[1].levels
     variances = [m.variance for m in made if m.variance is not None]

@@ -1,6 +1,6 @@
 """Runs a loaded program: from inputs to outputs, both in ONNX shapes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from validator.engines.machine import EngineStop, Machine, read_address
 from validator.engines.run_template import CaptureSpans, make_captures, make_empty_captures
 from validator.errors import IdError
 from validator.execution.inputs import check_named_arrays
+from validator.execution.machine_execution import execute_elsewhere
 from validator.execution.memory_tensors import ChipElements, read_captured, read_output, read_state, write_input
 from validator.execution.resident_memory import LocalContent, power_up, power_up_with, resident_content, restore_states
 from validator.options import Engine, Schedule
@@ -65,9 +66,16 @@ def run_program(
     instructions, `DeadlockError` when no core can continue.
     """
     captures = make_captures(program) if probes else make_empty_captures(program)
+
+    def execute(state: Machine) -> None:
+        if program.manifest.backend is not None:
+            execute_elsewhere(program, state, chosen=(engine, schedule, max_steps) != ("auto", "block", UNLIMITED))
+        else:
+            execute_machine(state, engine=engine, schedule=schedule, max_steps=max_steps)
+
     state = prepare_machine(program, inputs, captures, sample=sample, before=before)
     try:
-        execute_machine(state, engine=engine, schedule=schedule, max_steps=max_steps)
+        execute(state)
     except IdError as e:
         raise IdError(
             e.core,
@@ -79,7 +87,7 @@ def run_program(
     outputs = {place.name: read_output(state, place) for place in program.memory.outputs}
     if program.delays:
         begun = list(following) + [inputs] * max(program.delays.values())
-        outputs |= _late_outputs(program, begun, after, engine, schedule, max_steps, sample)
+        outputs |= _late_outputs(program, begun, after, execute, sample)
     outputs |= {place.output: read_state(state, place) for place in program.states}
     captured = read_captured(state, captures)
     return RunResult(
@@ -96,16 +104,14 @@ def _late_outputs(
     program: LoadedProgram,
     begun: Sequence[Mapping[str, Array]],
     before: LocalContent | None,
-    engine: Engine,
-    schedule: Schedule,
-    max_steps: int,
+    execute: Callable[[Machine], None],
     sample: int,
 ) -> dict[str, ChipElements]:
     """Runs further passes, which begin samples with the inputs `begun`. Returns the outputs that come with a delay."""
     found: dict[str, ChipElements] = {}
     for number in range(1, max(program.delays.values()) + 1):
         state = prepare_machine(program, begun[number - 1], sample=sample, before=before)
-        execute_machine(state, engine=engine, schedule=schedule, max_steps=max_steps)
+        execute(state)
         before = resident_content(program, state)
         late = [place for place in program.memory.outputs if program.delays.get(place.name) == number]
         found |= {place.name: read_output(state, place) for place in late}

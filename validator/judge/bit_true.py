@@ -124,7 +124,7 @@ class BitTrueJudge:
         before, states, most = None, dict[str, Array](), max(self.program.delays.values(), default=0)
         for number in self.numbers:
             start = perf_counter()
-            inputs = {**self._inputs(number), **states}
+            inputs = {**self.make_inputs(number), **states}
             result = run_program(
                 self.program,
                 {name: array for name, array in inputs.items() if name not in states},
@@ -157,7 +157,8 @@ class BitTrueJudge:
             found[state.input] = np.asarray(value)
         return found
 
-    def _inputs(self, number: int) -> dict[str, Array]:
+    def make_inputs(self, number: int) -> dict[str, Array]:
+        """Returns the inputs of a sample, in the types of the model."""
         given, places = inputs_for_sample(self.given, number), self.program.memory.inputs
         found = make_typed_inputs(places, self.definition, given, number, self.bounds)
         return {

@@ -3,7 +3,7 @@
 An error above the tolerance is judged a second time, by the precision of float32 (`rounding`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Literal
@@ -23,10 +23,12 @@ from validator.judge.comparison import (
     tally_errors,
 )
 from validator.judge.float64_judge import DoubtfulTensor, judge_by_float64, worst_verdict
+from validator.judge.judge_repair import judge_repair
 from validator.judge.sample_runs import ComparedTensor, PairedRuns, SampleRuns
 from validator.judge.validation_report import KindVerdict, LayerComparison, ValidationReport, explain_verdict
 from validator.model.float64 import Float64Model, NoFloat64Error, load_float64
 from validator.model.golden import load_golden_model
+from validator.model.node import Array
 from validator.model.ort_session import create_optimised_session
 from validator.options import ValidationSettings
 from validator.program.program import LoadedProgram
@@ -53,10 +55,13 @@ def validate_program(
         raise UserError(f"{spell_option('layers', True)}: {program.folder} has no layers.json")
     loaded = perf_counter()
     if program.manifest.numbers != "float":
-        tested = load_bit_true_judge(program, given, numbers, settings)
+        is_repaired = program.crossbars is not None and program.crossbars.setup.kind == "whole"
+        streams = replace(program, crossbars=None) if is_repaired else program
+        tested = load_bit_true_judge(streams, given, numbers, settings)
         opened = perf_counter()
         tested.judge()
-        return _integer_report(tested, seed, {"load": loading}, opened - loaded)
+        report = _integer_report(tested, seed, {"load": loading}, opened - loaded)
+        return _with_repair(report, program, map(tested.make_inputs, numbers)) if is_repaired else report
     golden = load_golden_model(program, layers=settings.layers)
     opened = perf_counter()
     tried = SampleRuns(program, golden, given, numbers, settings).with_runnable_bounds()
@@ -65,6 +70,17 @@ def validate_program(
     seconds = {"load": loading, **tried.seconds, "golden": opened - loaded + tried.seconds["golden"]}
     report = _explained(_report(tried, found, settings.tolerance, seed, seconds, unknown), excuse)
     return add_kind_verdicts(report, kinds, lambda kind: _judge_kind(tried.with_kind(kind), settings.tolerance, seed))
+
+
+def _with_repair(
+    report: ValidationReport, program: LoadedProgram, samples: Iterable[Mapping[str, Array]]
+) -> ValidationReport:
+    """Returns the report with the verdict on the cells of a repaired program, which must pass, too."""
+    start = perf_counter()
+    found = judge_repair(program, samples)
+    seconds = {**report.seconds, "repair": round(perf_counter() - start, 6)}
+    verdict = report.verdict if found.passed else "mismatch"
+    return replace(report, verdict=verdict, repair=found, seconds=seconds)
 
 
 def add_kind_verdicts(

@@ -77,6 +77,26 @@ class SegmentVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodingFigures:
+    """Tokens that a decoder and onnxruntime generate, each from its own: `tokens` of them, the first `equal` are equal.
+
+    `smallest_gap`: of onnxruntime's two largest logits, over the equal tokens. `first_gap`: the gap at the first token
+    that differs. `undecided`: the gap there is within the tolerance, so that neither token is wrong.
+    """
+
+    tokens: int
+    equal: int
+    smallest_gap: JsonNumber
+    first_gap: JsonNumber | None = None
+    undecided: bool = False
+
+    @property
+    def agrees(self) -> bool:
+        """True if no token is wrong."""
+        return self.equal == self.tokens or self.undecided
+
+
+@dataclass(frozen=True, slots=True)
 class KindVerdict:
     """Verdict on one input of another kind than standard normal numbers (docs/explanation/verdict.md).
 
@@ -85,6 +105,24 @@ class KindVerdict:
 
     kind: str
     verdict: Literal["pass", "mismatch", "no finite numbers"]
+
+
+@dataclass(frozen=True, slots=True)
+class RepairVerdict:
+    """Verdict on the cells of a repaired program.
+
+    The streams run on the cells of the chip, slice by slice, and once more on whole repaired weights. `differing` of
+    `compared` outputs are not equal. `from_wanted`: outputs that differ from those of the weights as compiled.
+    """
+
+    chip: str
+    compared: int
+    differing: int
+    from_wanted: int
+
+    @property
+    def passed(self) -> bool:
+        return not self.differing
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +135,14 @@ class ValidationReport:
     (docs/explanation/verdict.md). `integers`: counts for an integer program; errors of its tensors are in integer
     steps. `by_suite`: ONNX nodes that are judged by ONNX's own suite, because onnxruntime deviates from it. `segments`:
     verdicts on the segments of a program, each alone; `outputs` then belong to the whole program. `kinds`: verdicts
-    on inputs of other kinds; if one fails, `outputs` and `reason` are for it.
+    on inputs of other kinds; if one fails, `outputs` and `reason` are for it. `decoding`: the tokens of a decoder.
+    `repair`: verdict on the cells of a program that is repaired for a chip; the other fields are for the weights as
+    compiled.
     """
 
     verdict: Verdict
     tolerance: JsonNumber
-    version: int = 6
+    version: int = 7
     model: str = ""
     seed: int | None = None
     samples: int = 0
@@ -118,6 +158,8 @@ class ValidationReport:
     reason: str | None = None
     segments: tuple[SegmentVerdict, ...] = ()
     kinds: tuple[KindVerdict, ...] = ()
+    decoding: DecodingFigures | None = None
+    repair: RepairVerdict | None = None
 
     @property
     def passed(self) -> bool:
@@ -163,16 +205,40 @@ def show(report: ValidationReport, console: LiteralConsole, *, quiet: bool = Fal
             _line(console, report.reason)
         if report.integers is not None:
             _show_departures(report.integers, console)
+        if report.repair is not None:
+            _line(console, _describe_repair(report.repair))
         for name in report.by_suite:
             _line(console, f"node {name}: judged by ONNX's own suite, from which onnxruntime departs")
     ran = report.seconds.get("run", 0.0)
-    count = f"{report.samples} {'input' if report.samples == 1 else 'inputs'}"
-    summary = f"{report.model}: {report.instructions} instructions on {report.cores} cores, {count} in {ran:.2f} s"
-    summary += _of_kinds(report)
+    unit = "input" if report.decoding is None else "step"
+    count = f"{report.samples} {unit if report.samples == 1 else f'{unit}s'}"
+    work = f"{report.instructions} instructions on " if report.instructions else ""  # a back end does not count them
+    summary = f"{report.model}: {work}{report.cores} cores, {count} in {ran:.2f} s"
+    summary += _of_kinds(report) + _of_tokens(report.decoding)
     judged = (
         f", tolerance {report.tolerance:g}" if report.integers is None else f"; {describe_integers(report.integers)}"
     )
     _line(console, f"{'PASS' if report.verdict == 'pass' else 'FAIL'}  {summary}{judged}")
+
+
+def _describe_repair(found: RepairVerdict) -> str:
+    judged = (
+        f"{found.differing} of {found.compared} outputs differ from those of the repaired weights"
+        if found.differing
+        else f"equal to the repaired weights, bit for bit ({found.compared} outputs)"
+    )
+    return f"cells of chip {found.chip}: {judged}; {found.from_wanted} differ from those of the weights as compiled"
+
+
+def _of_tokens(found: DecodingFigures | None) -> str:
+    """Names the number of equal tokens, and the gap of the two best logits where they differ."""
+    if found is None:
+        return ""
+    text = f", {found.equal} of {found.tokens} tokens equal"
+    if found.first_gap is None:
+        return text
+    why = " (undecided)" if found.undecided else ""
+    return f"{text}; there the two best logits of onnxruntime differ by {found.first_gap:.3g}{why}"
 
 
 def _of_kinds(report: ValidationReport) -> str:

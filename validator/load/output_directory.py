@@ -11,6 +11,7 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.files.program_path import check_program_path
 from raptor.output import files
+from raptor.output.decoder_files import DecoderFile
 from raptor.output.files import (
     FileEntry,
     MemoryMap,
@@ -25,11 +26,13 @@ from raptor.output.files import (
 from raptor.output.resident_files import ResidentMap, ResidentState
 from raptor.target import encoding
 from raptor.target.arch import Target, read_stored_target
-from raptor.target.isa import Records
+from raptor.target.isa import RECORD, Records
 from raptor.target.tensor_layout import Image, TensorRegion
+from validator.crossbar.load_repair import with_repair
 from validator.load import stream_check
+from validator.load.decoder_check import check_decoder
 from validator.program.coding import element_bytes, find_coding_fault
-from validator.program.group_weights import GroupLimit, load_weights
+from validator.program.group_weights import GroupLimit, load_weights, no_weights
 from validator.program.npy import BYTE_TYPES, FLOAT_TYPES, parse_npy
 from validator.program.program import LoadedProgram, ResidentMemory, Values
 from validator.program.trim_constants import check_trim_table
@@ -56,6 +59,8 @@ def load_output(
     check_program_path(folder, directory=True)
     manifest = file_access.read_json_file(OutputManifest, folder, files.MANIFEST)
     check_files(folder, manifest.files, files.MANIFEST, check_hashes=check_hashes)
+    if manifest.backend is not None:
+        return _load_elsewhere(folder, manifest, memory_limit_bytes)
     check_extra(folder, "core_", manifest.files, f"stream that {files.MANIFEST}")
     config = file_access.read_json_file(SimulatorConfig, folder, _listed(manifest, files.CONFIG))
     memory = file_access.read_json_file(MemoryMap, folder, _listed(manifest, files.MEMORY))
@@ -73,7 +78,12 @@ def load_output(
         constants=_load_constants(folder, manifest, memory),
         resident=_load_resident(folder, manifest, config, memory),
         trim=file_access.read_json_file(TrimTable, folder, files.TRIM) if files.TRIM in manifest.files else None,
+        decoder=file_access.read_json_file(DecoderFile, folder, files.DECODER)
+        if files.DECODER in manifest.files
+        else None,
     )
+    if program.decoder is not None:
+        check_decoder(program.decoder, program)
     stream_check.check_program(program, target)
     for name in program.resident.auxiliary if program.resident else ():
         stream_check.check_program(program.auxiliary_program(name), target)
@@ -81,6 +91,29 @@ def load_output(
     sums = tuple(layer.sums for layer in program.trim.layers) if program.trim else ()
     _check_probes(program, files.TRIM, sums, memory_limit_bytes)
     check_trim_table(program)
+    return with_repair(program, target)
+
+
+def _load_elsewhere(folder: Path, manifest: OutputManifest, limit_bytes: int) -> LoadedProgram:
+    """Reads the directory of a program that its back end executes: without streams, and without groups of crossbars."""
+    memory = file_access.read_json_file(MemoryMap, folder, _listed(manifest, files.MEMORY))
+    layers = file_access.read_json_file(ProbeList, folder, files.LAYERS) if files.LAYERS in manifest.files else None
+    cores = len(memory.local_bytes)
+    if not cores:
+        raise _bad("local_bytes has no core")
+    config = SimulatorConfig(core_cnt=cores, array_group_map={f"core{i}": () for i in range(cores)})
+    _check_memory(memory, config, manifest, limit_bytes)
+    program = LoadedProgram(
+        folder=folder,
+        manifest=manifest,
+        config=config,
+        memory=memory,
+        layers=layers,
+        streams=(np.zeros(0, RECORD),) * cores,
+        weights=no_weights(cores),
+        constants=_load_constants(folder, manifest, memory),
+    )
+    _check_probes(program, files.LAYERS, layers.probes if layers else (), limit_bytes)
     return program
 
 
@@ -329,7 +362,8 @@ def _check_probes(program: LoadedProgram, name: str, probes: Sequence[TensorProb
         _check_image(what, probe.image_shape, probe.channel_axis, limit_bytes)
         _check_coding(what, probe.coding, probe.image_shape, program.manifest)
         for tile in probe.tiles:
-            if tile.core >= program.core_count or tile.pc > len(program.streams[tile.core]):
+            own = program.manifest.backend is None
+            if tile.core >= program.core_count or (own and tile.pc > len(program.streams[tile.core])):
                 raise UserError(f"{what}: no instruction {tile.pc} of core {tile.core}")
             size = _tile_elements(what, probe.image, tile.region) * _width(memory, probe.coding)
             if tile.address % memory.element_bytes or tile.address + size > memory.local_bytes[tile.core]:

@@ -14,7 +14,7 @@ from raptor.common.errors import UserError
 Array = npt.NDArray[Any]
 FLOAT_TYPES, BYTE_TYPES, INTEGER_TYPES = ("<f4",), ("|u1",), ("|i1", "<i2")
 """Element types, by numpy's names: in a program of floats, of bytes, of integer weights."""
-_NAMES = {"<f4": "float32", "|u1": "uint8", "|i1": "int8", "<i2": "int16"}
+_NAMES = {"<f4": "float32", "|u1": "uint8", "|i1": "int8", "<i2": "int16", "<i4": "int32"}
 
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}

@@ -19,6 +19,7 @@ import orjson
 from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.files.program_path import check_program_path
+from raptor.common.option_spelling import spell_option
 from raptor.output import files
 from raptor.target import encoding
 from raptor.target.isa import RECORD, Records
@@ -65,7 +66,20 @@ def read_program(path: str | Path, texts: Mapping[str, msgspec.Raw] | None = Non
     return _read_directory(source) if source.is_dir() else _read_file(source, texts or read_texts(source))
 
 
+def refuse_other_machine(folder: Path) -> None:
+    """Raises `UserError` for an output directory of another machine, which has no instruction streams."""
+    if (folder / files.CONFIG).is_file() or not (folder / files.MANIFEST).is_file():
+        return
+    name = file_access.read_json_file(files.OutputManifest, folder, files.MANIFEST).backend
+    if name is not None:
+        raise UserError(
+            f"{folder}: made with {spell_option('backend', name)}, so it has no instruction streams; raptor validate "
+            "and raptor run execute it"
+        )
+
+
 def _read_directory(folder: Path) -> RawProgram:
+    refuse_other_machine(folder)
     content = file_access.read_bytes(folder, files.CONFIG, limit_bytes=2**30)
     config = _object(_parse(content, folder / files.CONFIG), folder / files.CONFIG)
     count = _core_count(config, folder / files.CONFIG)

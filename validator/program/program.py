@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.output import files
+from raptor.output.decoder_files import DecoderFile
 from raptor.output.files import (
     MemoryMap,
     OutputManifest,
@@ -24,6 +25,7 @@ from raptor.target.isa import Records
 
 if TYPE_CHECKING:
     from validator.crossbar.programmed_chip import ProgrammedChip
+    from validator.crossbar.repaired_cells import CellRepair
 
 Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -98,10 +100,12 @@ class ResidentMemory:
 class LoadedProgram:
     """Contents of an output directory that a run needs. `layers` is None without layers.json.
 
-    `resident`: None for a program that forgets everything between two samples.
+    `resident`: None for a program that forgets everything between two samples. `decoder`: None unless the program is a
+    step of a model whose states grow.
 
     `products`: computes every `mvmul`; None for the engine itself. `crossbars`: a model of non-ideal cells and
-    converters, for integer programs; None for exact products. `trim`: None unless it is trimmable.
+    converters, for integer programs; None for exact products. `trim`: None unless it is trimmable. `repair`: the
+    cells of the chip that it is repaired for; None for chips without defects.
     """
 
     folder: Path
@@ -116,6 +120,8 @@ class LoadedProgram:
     crossbars: "ProgrammedChip | None" = None
     resident: ResidentMemory | None = None
     trim: TrimTable | None = None
+    repair: "CellRepair | None" = None
+    decoder: DecoderFile | None = None
 
     @property
     def states(self) -> tuple[ResidentState, ...]:

@@ -35,14 +35,14 @@ from raptor.mapping.modes.plan_cache import plan_layers
 from raptor.mapping.modes.plan_choice import LayerPlan, pareto_front
 from raptor.mapping.transformer.token_stages import find_stages
 from raptor.options import ChipOptions, ModelInputs, ResidencyOptions, collect_options, read_options
-from raptor.output import files, round_files
+from raptor.output import files, repair_files, round_files
 from raptor.output.compile_report import CompileReport, LayerReport, read_report
 from raptor.target.arch import Target, load_chip
 from raptor.target.isa import OPCODE
 from raptor.target.opcode_tables import MATRIX, VECTOR
 from raptor.transforms.choose_recipes import RequantMethod
 from raptor.transforms.rewrite_choices import JoinedLayer, OnVectorUnit
-from validator.program.pimsim_program import read_program
+from validator.program.pimsim_program import read_program, refuse_other_machine
 from validator.program.rounds import read_rounds
 from validator.program.segment_list import chip_folders, has_rounds, read_segments, require_one_segment
 from validator.simulate import builtin
@@ -253,6 +253,7 @@ def explain(folder: str | Path, *, faster: bool = False, certificate: str | Path
 def _explain_program(folder: Path, *, faster: bool) -> tuple[MappingExplanation, "_Simulated", Graph, Target]:
     """Explains one program. Also returns its run, and the graph and the chip for which its mapping was decided."""
     report, manifest = read_report(folder)
+    refuse_other_machine(folder)
     for name in (files.ARCH, files.STEPS, files.MODEL):
         file_access.check_regular_file(folder, name)
     program = read_program(folder)
@@ -444,7 +445,8 @@ def _imported(folder: Path, manifest: files.OutputManifest) -> tuple[Graph, Targ
     recorded = manifest.options
     try:
         inputs = read_options(ModelInputs, {name: recorded.get(name) for name in collect_options(ModelInputs)})
-        chip = read_options(ChipOptions, {"arch": file, "bits": recorded["bits"]})
+        beside = folder / repair_files.CHIP if recorded.get("chip") else None
+        chip = read_options(ChipOptions, {"arch": file, "bits": recorded["bits"], "chip": beside})
         kept = read_options(ResidencyOptions, {name: recorded.get(name) for name in collect_options(ResidencyOptions)})
     except (KeyError, UserError) as e:
         raise UserError(f"{folder / files.MANIFEST}: options: not those of a compilation: {e}") from e

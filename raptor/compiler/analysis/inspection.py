@@ -133,7 +133,7 @@ def inspect(model: "str | Path | onnx.ModelProto", **options: Unpack[InspectKeyw
 
 def inspect_model(model: "str | Path | onnx.ModelProto", options: CompileOptions) -> ModelInspection:
     """Inspects a model as `inspect` does, with checked options."""
-    chip = load_chip(replace(options.chip, cores=_MOST_CORES), network=False)
+    chip = load_chip(replace(options.chip, cores=_MOST_CORES, chip=None), network=False)
     survey, is_base = frontend.survey(model, options.inputs), options.numbers.base_isa
     refused = bool(survey.unsupported) or is_base or options.host.has_named_nodes
     refuse = extension_fault if is_base else accept_all

@@ -21,7 +21,7 @@ NOT_MODELLED = (
     "static power of crossbars, converters and network; dynamic power of dispatcher and reorder buffer",
     WRITING,
     "refresh, drift, faults",
-    "data: time and energy do not depend on values; the resolution of converters has no price",
+    "data: time and energy do not depend on values; bits of converters have a price only in chips from components",
 )
 """Aspects that the simulator does not model (except `WRITING` in rounds); docs/explanation/energy.md and simulation.md
 list all."""

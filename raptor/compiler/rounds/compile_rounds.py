@@ -193,7 +193,7 @@ def _round(one: CompiledRound, writes: tuple[files.GroupWrite, ...], request: Co
     arch, costs, cells = request.arch, _written(request).write, sum(w.cells for w in writes)
     return round_files.RoundEntry(
         path=one.path,
-        cores=len(one.program.records),
+        cores=one.program.report.cores_used,
         writes=writes,
         write_ns=costs.all_ns(list_crossbar_writes(writes, arch), arch.cell_bits),
         write_pj=None if costs.pj_per_cell is None else costs.pj_per_cell * cells,

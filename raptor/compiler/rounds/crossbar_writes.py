@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from raptor.codegen.pimsim.stream_files import pimsim_files
 from raptor.output.files import AnyMatrix, GroupWrite
 from raptor.output.writer import ProgramArtifacts
 from raptor.target.arch import Target
@@ -10,14 +11,14 @@ from raptor.target.device_file import CrossbarWrite
 
 def list_groups(artifacts: ProgramArtifacts) -> tuple[GroupWrite, ...]:
     """Returns the array groups of a program with their crossbars and contents."""
-    arch, config = artifacts.arch, artifacts.config
+    arch, files = artifacts.arch, pimsim_files(artifacts)
 
     def cells(matrix: AnyMatrix) -> int:
         bits = arch.widths.weights if matrix.dtype.kind == "f" else 8 * matrix.dtype.itemsize
         return matrix.size * -(-bits // arch.cell_bits)
 
     return tuple(
-        w for core, matrices in artifacts.weights.items() for w in config.list_group_writes(core, matrices, cells)
+        w for core, matrices in files.weights.items() for w in files.config.list_group_writes(core, matrices, cells)
     )
 
 

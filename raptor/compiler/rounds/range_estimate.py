@@ -1,4 +1,4 @@
-"""Estimates ranges of units as rounds, by the mapping that would compile them and its cost model."""
+"""Estimates ranges of units as rounds: each is mapped as it would be compiled, and the decision is evaluated."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ from raptor.graph.ir import Dot, Filter, Graph
 from raptor.graph.layers import find_layer_nodes
 from raptor.graph.subgraph import StructuralKeys, extract_subgraph
 from raptor.mapping.decision import Decision, LineUnfolding
+from raptor.mapping.evaluation.evaluate import evaluate
 from raptor.mapping.knobs import DEFAULT_KNOBS
-from raptor.mapping.modes.plan_cache import PlanCache, plan_layers
+from raptor.mapping.modes.plan_cache import PlanCache, count_least_crossbars, plan_layers
 from raptor.mapping.strategies import STRATEGIES
-from raptor.mapping.time_estimate import estimate_times, least_xbars
 from raptor.target.arch import Target
 from raptor.target.device_file import DeviceFile
 from raptor.transforms.choose_recipes import RequantMethod
@@ -147,7 +147,7 @@ class RangeEstimates:
 
     def _found(self, graph: Graph) -> Iterator[RoundConfiguration]:
         most = self.arch.core_count
-        if least_xbars(graph, self.arch) > most * self.arch.xbars_per_core:
+        if count_least_crossbars(graph, self.arch) > most * self.arch.xbars_per_core:
             return
         for cores in dict.fromkeys(max(1, int(most * share)) for share in CHIP_SHARES[self.goal]):
             try:
@@ -160,7 +160,7 @@ class RangeEstimates:
 
     def _way(self, graph: Graph, arch: Target) -> RoundConfiguration:
         mapped = map_range(self.strategy, graph, arch, self.cache)
-        times = estimate_times(mapped.graph, mapped.decision, arch, self.cache)
+        times = evaluate(mapped.graph, mapped.decision, arch)
         write_ns, cells = estimate_writes(graph, mapped.decision, arch, self.device)
         return RoundConfiguration(arch.usable_cores, write_ns, times.latency_ns, times.interval_ns, cells)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.common.options.arguments import argument_error, parse_flag, parse_integer
@@ -15,14 +16,15 @@ from raptor.target.device_file import DeviceFile
 from validator.crossbar import crossbar_kernels
 from validator.crossbar.chip_settings import make_setup
 from validator.crossbar.kernel_tables import make_kernel_tables, make_work_space
-from validator.crossbar.programmed_chip import GroupUse, program_chip
+from validator.crossbar.programmed_chip import CellArray, GroupUse, ProgrammedChip, program_chip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Held:
-    """A matrix in a crossbar: its integers, and the tables and buffers of the kernels."""
+    """A matrix in a crossbar: its integers, its cells, and the tables and buffers of the kernels."""
 
     matrix: Array
+    chip: ProgrammedChip
     tables: tuple[Any, ...]
     work: tuple[Any, ...]
 
@@ -30,8 +32,9 @@ class _Held:
 class AnalogCrossbars:
     """Integer crossbars with bit slices and converters, and with `noisy` also with cell errors.
 
-    `settings`: as for `raptor accuracy --with`. Each write programs all cells of the crossbar again, with new errors;
-    each product has new noise. All randomness follows from the setting `seed`.
+    `settings`: as for `raptor accuracy --with`. Cells that are written take new errors, others stay as they are; each
+    product has new noise. All randomness follows from the setting `seed`. If drift is compensated, each write programs
+    the whole crossbar: its factors are those of one time.
     """
 
     def __init__(
@@ -65,18 +68,29 @@ class AnalogCrossbars:
         self._writes: dict[int, int] = {}
 
     def write(self, crossbar: int, row: int, matrix: Array) -> None:
-        """Programs a matrix, or replaces rows of the present matrix; all cells get new errors."""
+        """Programs a matrix, or replaces rows of the present matrix; the cells that are written get new errors."""
         old = self._held.get(crossbar)
         if row or (old is not None and len(matrix) < len(old.matrix)):
-            assert old is not None  # `Crossbar` has checked it
-            whole_matrix = old.matrix.copy()
-            whole_matrix[row : row + len(matrix)] = matrix
+            self.write_cells(crossbar, row, matrix, np.ones(matrix.shape, bool))
         else:
-            whole_matrix = matrix
+            self._program(crossbar, matrix, None)
+
+    def write_cells(self, crossbar: int, row: int, matrix: Array, mask: npt.NDArray[np.bool_]) -> None:
+        """Programs the weights of `mask` in the rows from `row` on. Their cells get new errors, others stay."""
+        old = self._held[crossbar]
+        whole_matrix, chosen = old.matrix.copy(), np.zeros(old.matrix.shape, bool)
+        chosen[row : row + len(matrix)] = mask
+        whole_matrix[chosen] = matrix[mask]
+        self._program(crossbar, whole_matrix, chosen)
+
+    def _program(self, crossbar: int, whole_matrix: Array, mask: npt.NDArray[np.bool_] | None) -> None:
         count = self._writes[crossbar] = self._writes.get(crossbar, 0) + 1
         use = GroupUse(count, crossbar, self.info.weight_bits, self.info.input_bits, f"crossbar {crossbar}")
-        tables = make_kernel_tables(program_chip([whole_matrix], [use], self._setup))
-        self._held[crossbar] = _Held(whole_matrix, tables, make_work_space(tables))
+        chip = program_chip([whole_matrix], [use], self._setup)
+        if mask is not None and self._setup.compensation == "none":
+            chip = replace(chip, arrays=(keep_cells(chip.arrays[0], self._held[crossbar].chip.arrays[0], mask),))
+        tables = make_kernel_tables(chip)
+        self._held[crossbar] = _Held(whole_matrix, chip, tables, make_work_space(tables))
 
     def multiply(self, crossbar: int, vectors: Array, columns: int) -> Array:
         """Multiplies vectors one after another."""
@@ -92,6 +106,17 @@ class AnalogCrossbars:
 
     def close(self) -> None:
         self._held.clear()
+
+
+def keep_cells(made: CellArray, old: CellArray, mask: npt.NDArray[np.bool_]) -> CellArray:
+    """Returns an array with new cells where `mask` [rows, cols] is True, and the cells of an old array elsewhere."""
+    if made.held_levels is None or old.held_levels is None:
+        return made
+    driven = np.repeat(mask, 2, axis=0) if made.planes.doubled else mask
+    levels = np.where(driven, made.held_levels, old.held_levels)
+    if made.variance is None or old.variance is None:
+        return replace(made, held_levels=levels)
+    return replace(made, held_levels=levels, variance=np.where(driven, made.variance, old.variance))
 
 
 def _texts(settings: Mapping[str, object]) -> dict[str, str]:

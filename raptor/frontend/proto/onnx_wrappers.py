@@ -2,7 +2,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
@@ -250,6 +250,13 @@ def run_on_ones(path: Path) -> None:
     """Runs a model once on inputs of ones. Raises onnxruntime's exceptions if that fails."""
     session = _session(str(path))
     session.run(None, {i.name: np.ones(i.shape, _NUMPY.get(i.type, np.float32)) for i in session.get_inputs()})
+
+
+def run_model(proto: ModelProto, feeds: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns the outputs of a model, by name, for each of `feeds`. Raises onnxruntime's exceptions if that fails."""
+    session = _session(proto.SerializeToString())
+    names = [o.name for o in session.get_outputs()]
+    return [dict(zip(names, session.run(None, dict(feed)), strict=True)) for feed in feeds]
 
 
 def run_reference(

@@ -12,6 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from raptor.common.errors import UserError
 from raptor.common.options import arguments
+from raptor.frontend.onnx_text.onnx_reader import read_onnx_text
 from raptor.frontend.proto.onnx_wrappers import set_external_data
 from raptor.frontend.proto.strip_weights import strip_weights
 
@@ -55,10 +56,15 @@ class SourceModel:
 
 
 def read_model(source: str | Path | ModelProto) -> SourceModel:
-    """Reads a model. Raises `UserError` if it is not a complete ONNX model of less than 2 GiB."""
+    """Reads a model from an ONNX file, or a file `.mlir` of the dialect `onnx`.
+
+    Raises `UserError` if it is not a complete ONNX model of less than 2 GiB.
+    """
     if isinstance(source, ModelProto):
         return read_proto(source)
     path = arguments.parse_path("model", source, expected="the path of an ONNX file, or an onnx.ModelProto")
+    if path.suffix == ".mlir":
+        return read_proto(read_onnx_text(path), path.stem)
     return _source(_read_file(path), path.stem, str(path), path)
 
 

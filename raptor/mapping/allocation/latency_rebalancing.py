@@ -1,8 +1,8 @@
 """Rebalances cores between streamed layers by a line-level estimate of the latency (local search).
 
-A line is ready when its core is free and the lines it reads are ready. This is finer than
-`raptor.mapping.time_estimate`, which knows only the begin and the end of a layer: the delay of each layer after its
-predecessor, in lines, counts. So it finds the layer where one more core reduces the latency most."""
+A line is ready when its core is free and the lines it reads are ready. So the delay of each layer, in lines, counts,
+and the layer is found where one more core reduces the latency most.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

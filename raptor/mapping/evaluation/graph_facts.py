@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from raptor.graph.ir import Filter, Graph, Move, Node
 from raptor.graph.layers import filter_key, graph_tile_channels
 from raptor.graph.rearrangement import MoveOrigins
+from raptor.mapping.evaluation.line_products import LineProducts
 from raptor.mapping.evaluation.region_origins import MoveRegion
 from raptor.mapping.modes.critical_operand import CriticalPosition, find_critical_positions
 from raptor.mapping.modes.epilogue_cost import find_sunk_maps
@@ -21,7 +22,7 @@ class GraphFacts:
     which only regions are made. critical, sunk, turns: position of each tensor in the critical path, the layer on whose
     cores it is computed (`find_sunk_maps`), and its number in the order in which tensors are made. readers: of each
     tensor. tile: channels of a whole tile. steps: tensors that each layer makes. chips: the target with the
-    elements of a tensor. moves, origins: what was found out about moves and their regions so far.
+    elements of a tensor. moves, origins, products: what was found out about moves, their regions, and layers so far.
     """
 
     graph: Graph
@@ -38,6 +39,7 @@ class GraphFacts:
     chips: dict[str, Target] = field(default_factory=dict[str, Target])
     moves: dict[str, tuple[MoveOrigins, int]] = field(default_factory=dict[str, tuple[MoveOrigins, int]])
     origins: dict[object, MoveRegion] = field(default_factory=dict[object, MoveRegion])
+    products: dict[object, LineProducts | None] = field(default_factory=dict[object, LineProducts | None])
 
     def __post_init__(self) -> None:
         graph = self.graph

@@ -25,7 +25,7 @@ from raptor.mapping.decision import LineUnfolding
 from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, CellLine, PlacedCell
 from raptor.mapping.evaluation.move_work import add_whole_move, bring_region, materialise
 from raptor.mapping.evaluation.node_work import NodeWork
-from raptor.mapping.evaluation.walk import WorkWalk, window_steps
+from raptor.mapping.evaluation.walk import Maker, WorkWalk, window_steps
 from raptor.mapping.evaluation.whole_work import add_whole_node
 from raptor.mapping.modes.integer_costs import requantise_ns
 from raptor.mapping.modes.line_streaming import ChannelRanges, Range, keeps_channels, slides_over_lines
@@ -73,15 +73,16 @@ def regroup_channels(walk: WorkWalk, work: NodeWork, name: str, parts: ChannelRa
 def add_map(walk: WorkWalk, node: Node, lead: str) -> None:
     """Adds an element-wise function by line, on the cores of the operand `lead`."""
     image, parts = walk.image(node.output), walk.facts.parts[node.output]
-    rounds = walk.layouts[lead].rounds
-    work = walk.start_work(node.output, rounds, walk.needs_lines(node, rounds))
-    key = regroup_channels(walk, work, lead, parts)
-    layout = sunk_layout(walk, work, node, key) or walk.layouts[key]
+    rounds, given = walk.layouts[lead].rounds, walk.layouts[lead].parts
+    works = walk.start_by_channels(node, rounds, lead, parts if given == parts else parts[:1])
+    works += works[:1] * (len(parts) - len(works))
+    key = regroup_channels(walk, works[0], lead, parts)
+    layout = sunk_layout(walk, works, node, key) or walk.layouts[key]
     lines: list[CellLine] = []
     for y, (line, alike) in enumerate(layout.distinct()):
         made: list[tuple[PlacedCell, ...]] = []
         for p, cells in enumerate(line):
-            placed = tuple(c._replace(core=max(c.core, 0)) for c in cells)
+            placed, work = tuple(c._replace(core=max(c.core, 0)) for c in cells), works[p]
             made.append(placed)
             for before, cell in zip(cells, placed, strict=True):
                 elements = cell.width * (parts[p][1] - parts[p][0])
@@ -105,7 +106,7 @@ def map_ns(walk: WorkWalk, node: Node, elements: int) -> float:
             return vector_ns(chip, elements, 2, result) + ISSUE_NS
 
 
-def sunk_layout(walk: WorkWalk, work: NodeWork, node: Node, lead: str) -> CellLayout | None:
+def sunk_layout(walk: WorkWalk, works: list[NodeWork], node: Node, lead: str) -> CellLayout | None:
     """Returns the layout of a function that runs on the cores of the layer that reads its result, else None."""
     layer = walk.decision.layers.get(walk.facts.sunk.get(node.output, ""))
     layout = walk.layouts[lead]
@@ -117,7 +118,7 @@ def sunk_layout(walk: WorkWalk, work: NodeWork, node: Node, lead: str) -> CellLa
         at = p % len(layer.grid.outs)
         own = [PlacedCell(*cols, layer.core(s, group_of[part], at)) for s, cols in enumerate(layer.grid.cols)]
         for cell in own:
-            walk.bring_line(work, lead, (0, p), (cell.first, cell.last), cell.core, lines=layout.rows, exact=True)
+            walk.bring_line(works[p], lead, (0, p), (cell.first, cell.last), cell.core, lines=layout.rows, exact=True)
         cells.append(tuple(own))
     return CellLayout(layout.image, layout.parts, (tuple(cells),))
 
@@ -213,12 +214,12 @@ def add_window(walk: WorkWalk, node: Node, window: Window) -> None:
     """Adds a pool or a depthwise layer by line, on the cores that have the columns of the input."""
     (name,), image = node.inputs, walk.image(node.output)
     layout = walk.layouts[name]
-    work = walk.start_work(node.output, image.rows, walk.needs_lines(node, image.rows, *window_steps(window)))
+    works = walk.start_by_channels(node, image.rows, name, layout.parts, lines=window_steps(window))
     if len(layout.lines) == 1:
-        lines = [_window_line(walk, work, node, window, [(0, layout.rows)], 0, image.rows)]
+        lines = [_window_line(walk, works, node, window, [(0, layout.rows)], 0, image.rows)]
     else:
         lines = [
-            _window_line(walk, work, node, window, [(line, 1) for line, _ in read], read[len(read) // 2][0], 1)
+            _window_line(walk, works, node, window, [(line, 1) for line, _ in read], read[len(read) // 2][0], 1)
             for read in input_lines_read(window)
         ]
     walk.layouts[node.output] = CellLayout(image, layout.parts, tuple(lines))
@@ -226,7 +227,7 @@ def add_window(walk: WorkWalk, node: Node, window: Window) -> None:
 
 def _window_line(
     walk: WorkWalk,
-    work: NodeWork,
+    works: list[NodeWork],
     node: Node,
     window: Window,
     read: list[tuple[int, int]],
@@ -237,7 +238,7 @@ def _window_line(
     (name,), made = node.inputs, list[tuple[PlacedCell, ...]]()
     layout, chip = walk.layouts[name], walk.chip(node.output)
     for p, cells in enumerate(layout.line(lead)):
-        own: list[PlacedCell] = []
+        own, work = list[PlacedCell](), works[p]
         channels = layout.parts[p][1] - layout.parts[p][0]
         for cols, core in share_columns(cells, window.out_dims[-1], 1, window.strides[-1]):
             pixels = input_columns(window, cols)
@@ -307,14 +308,15 @@ def window_ns(chip: Target, node: Node, window: Window, width: int, read: int, c
 
 def add_concat(walk: WorkWalk, node: Node) -> None:
     """Joins layouts by channels; nothing is moved."""
-    first, parts = 0, list[Range]()
+    first, parts, makers = 0, list[Range](), list[Maker]()
     count = max(len(walk.layouts[name].lines) for name in node.inputs)
     for name in node.inputs:
         parts += [(first + low, first + high) for low, high in walk.layouts[name].parts]
+        makers += [Maker(m.work, (first + m.channels[0], first + m.channels[1])) for m in walk.makers.get(name, ())]
         first += walk.image(name).channels
     lines = tuple(sum((walk.layouts[name].line(y) for name in node.inputs), ()) for y in range(count))
     walk.layouts[node.output] = CellLayout(walk.image(node.output), tuple(parts), lines)
-    walk.makers[node.output] = [made for name in node.inputs for made in walk.makers.get(name, ())]
+    walk.makers[node.output] = makers
 
 
 def add_rename(walk: WorkWalk, node: Node) -> None:

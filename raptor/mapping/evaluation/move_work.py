@@ -166,7 +166,7 @@ def materialise(walk: WorkWalk, name: str) -> None:
     for operand in node.inputs:
         if operand in walk.facts.views and operand not in walk.layouts:
             materialise(walk, operand)
-    made = walk.makers[name][0] if name in walk.makers else walk.start_work(name, 1, walk.needs_all(node))
+    made = walk.makers[name][0].work if name in walk.makers else walk.start_work(name, 1, walk.needs_all(node))
     if name not in walk.facts.parts:
         _materialise_tiles(walk, made, node)
         return
@@ -319,7 +319,7 @@ def _move_needs(walk: WorkWalk, node: Node, places: MoveOrigins) -> list[StepNee
         count = walk.image(name).rows
         last = np.where(places.tensor == t, places.line, -1).reshape(rows, -1).max(axis=1)
         reach = int((last - np.arange(rows) * count // rows).max(initial=0))
-        for made in walk.makers.get(name, ()):
+        for made in walk.makers_of(name):
             by_line = made.steps == count
             found.append(StepNeed(made, count, rows, reach) if by_line else StepNeed(made, 0, 1, made.steps - 1))
     return found

@@ -9,9 +9,10 @@ from raptor.target.timing import ISSUE_NS, copy_ns, global_port_ns, load_ns, typ
 
 @dataclass(slots=True)
 class MessageSum:
-    """Messages between two cores, added up: their number, and times in ns as in `raptor.target.timing.MessageTimes`."""
+    """Messages between two cores, added up: number, bytes, times in ns as in `raptor.target.timing.MessageTimes`."""
 
     count: float = 0.0
+    size: float = 0.0
     sender_ns: float = 0.0
     wire_ns: float = 0.0
     receiver_ns: float = 0.0
@@ -19,8 +20,10 @@ class MessageSum:
 
 @dataclass(slots=True)
 class MemorySum:
-    """Loads and stores of a core, added up: ns at the port of global memory, and the rest of their time."""
+    """Loads and stores of a core, added up: bytes of both, ns at the port of global memory, rest of their time."""
 
+    loaded: float = 0.0
+    stored: float = 0.0
     port_ns: float = 0.0
     rest_ns: float = 0.0
 
@@ -29,12 +32,15 @@ class MemorySum:
 class NodeWork:
     """The work for one node and sample, or for the loads of one model input, in `steps` equal steps.
 
+    number: among all work, in the order in which it can be done.
+
     A step is a line of the result if the node works by line. `needs`: the work of each operand, and which of its steps
     each step needs (`StepNeed`). compute_ns: time of vector units and crossbars by core. messages: keyed by (sender,
     receiver). memory: loads and stores by core.
     """
 
     name: str
+    number: int = 0
     steps: int = 1
     needs: "list[StepNeed]" = field(default_factory=list["StepNeed"])
     compute_ns: defaultdict[int, float] = field(default_factory=lambda: defaultdict[int, float](float))
@@ -42,11 +48,19 @@ class NodeWork:
     memory: dict[int, MemorySum] = field(default_factory=dict[int, MemorySum])
 
     def load(self, arch: Target, core: int, elements: int, times: float = 1.0) -> None:
-        """Adds loads or stores of a core. `arch`: with the element type."""
+        """Adds loads of a core. `arch`: with the element type."""
+        self._add_memory(arch, core, elements, times).loaded += times * elements * arch.element_bytes
+
+    def store(self, arch: Target, core: int, elements: int, times: float = 1.0) -> None:
+        """Adds stores of a core. `arch`: with the element type."""
+        self._add_memory(arch, core, elements, times).stored += times * elements * arch.element_bytes
+
+    def _add_memory(self, arch: Target, core: int, elements: int, times: float) -> MemorySum:
         port_ns = global_port_ns(arch, elements)
         found = self.memory.setdefault(core, MemorySum())
         found.port_ns += times * port_ns
         found.rest_ns += times * (load_ns(arch, elements) + ISSUE_NS - port_ns)
+        return found
 
     def copy(self, arch: Target, core: int, elements: int, times: float = 1.0) -> None:
         """Adds copies inside the memory of a core."""
@@ -57,6 +71,7 @@ class NodeWork:
         sender_ns, wire_ns, receiver_ns = typical_message_times(arch, elements)
         found = self.messages.setdefault((source, to), MessageSum())
         found.count += times
+        found.size += times * elements * arch.element_bytes
         found.sender_ns += times * (sender_ns + ISSUE_NS)
         found.wire_ns += times * wire_ns
         found.receiver_ns += times * (receiver_ns + ISSUE_NS)

@@ -2,8 +2,9 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from raptor.graph.ir import Graph, Node
 from raptor.graph.layers import filter_key
@@ -18,6 +19,13 @@ from raptor.mapping.modes.line_streaming import Range, cut_channels
 from raptor.mapping.modes.window_axis import input_lines_read
 from raptor.target.arch import Target
 from raptor.target.tensor_layout import Image
+
+
+class Maker(NamedTuple):
+    """Work that makes some channels of a tensor."""
+
+    work: NodeWork
+    channels: Range
 
 
 @dataclass(slots=True)
@@ -38,7 +46,7 @@ class WorkWalk:
     facts: GraphFacts
     layouts: dict[object, CellLayout] = field(default_factory=dict[object, CellLayout])
     regrouped: dict[str, str] = field(default_factory=dict[str, str])
-    makers: dict[str, list[NodeWork]] = field(default_factory=dict[str, list[NodeWork]])
+    makers: dict[str, list[Maker]] = field(default_factory=dict[str, list[Maker]])
     works: list[NodeWork] = field(default_factory=list[NodeWork])
     constants: defaultdict[int, dict[object, tuple[int, set[int]]]] = field(
         default_factory=lambda: defaultdict(dict[object, tuple[int, set[int]]])
@@ -66,24 +74,71 @@ class WorkWalk:
 
     def start_work(self, name: str, steps: int = 1, needs: "list[StepNeed] | None" = None) -> NodeWork:
         """Adds the work that makes a tensor."""
-        work = NodeWork(name, steps, needs or [])
+        work = NodeWork(name, len(self.works), steps, needs or [])
         self.works.append(work)
-        self.makers[name] = [work]
+        self.makers[name] = [Maker(work, (0, self.image(name).channels))]
         return work
+
+    def start_by_channels(
+        self,
+        node: Node,
+        steps: int,
+        lead: str,
+        parts: Sequence[Range],
+        *,
+        lines: tuple[int, int, int] = (1, 1, 0),
+        sums: bool = False,
+    ) -> list[NodeWork]:
+        """Adds the work of a node; returns the work for each of the channel ranges `parts` of its operand `lead`.
+
+        The operands of a concatenation are made one after another. Channels that are made together have work of their
+        own, so that no channel waits for a later one. lines: stride, spread and reach of the lines that are read. sums:
+        a result is a sum over all channels, so it is done with the last ones; else it has the channels of the operand.
+        """
+        alike = [name for name in node.inputs if self.image(name).channels == self.image(lead).channels]
+        made = [max((w.number for name in alike for w in self.makers_of(name, part)), default=-1) for part in parts]
+        works, makers = dict[int, NodeWork](), list[Maker]()
+        for last in sorted({*made}):
+            group = [part for part, number in zip(parts, made, strict=True) if number == last]
+            needs = self.needs_lines(node, steps, *lines, parts=group if len(group) < len(parts) else None)
+            if sums:
+                needs += [StepNeed(before, 1, 1, 0) for before in works.values()]
+            works[last] = self.start_work(node.output, steps, needs)
+            makers += [Maker(works[last], part) for part in group]
+        if len(works) > 1 and not sums:
+            self.makers[node.output] = makers
+        return [works[number] for number in made]
+
+    def makers_of(self, name: str, part: Range | None = None) -> list[NodeWork]:
+        """Returns the work that makes a tensor, or a range of its channels."""
+        low, high = part or (0, self.image(name).channels)
+        found = (work for work, channels in self.makers.get(name, ()) if low < channels[1] and channels[0] < high)
+        return list({work.number: work for work in found}.values())
 
     def needs_all(self, node: Node) -> list[StepNeed]:
         """Returns the needs of a node that reads all lines of its operands first."""
-        return [StepNeed(made, 0, 1, made.steps - 1) for name in node.inputs for made in self.makers.get(name, ())]
+        return [StepNeed(made, 0, 1, made.steps - 1) for name in node.inputs for made in self.makers_of(name)]
 
-    def needs_lines(self, node: Node, rounds: int, stride: int = 1, spread: int = 1, reach: int = 0) -> list[StepNeed]:
+    def needs_lines(
+        self,
+        node: Node,
+        rounds: int,
+        stride: int = 1,
+        spread: int = 1,
+        reach: int = 0,
+        parts: Sequence[Range] | None = None,
+    ) -> list[StepNeed]:
         """Returns the needs of a node in `rounds` steps, each of which needs the same share of an operand's lines.
 
-        An operand with other lines is needed whole. stride, spread, reach: as in `StepNeed`.
+        An operand with other lines is needed whole. stride, spread, reach: as in `StepNeed`. `parts`: of each operand
+        that is a concatenation, only these channels are needed.
         """
-        found: list[StepNeed] = []
+        found, slides = list[StepNeed](), (stride, spread, reach) != (1, 1, 0)
         for name in node.inputs:
-            for made in self.makers.get(name, ()):
-                by_line = made.steps == (self.image(name).rows if (stride, spread) != (1, 1) else rounds)
+            ranges = [None] if parts is None or len(self.makers.get(name, ())) == 1 else parts
+            works = (work for part in ranges for work in self.makers_of(name, part))
+            for made in {w.number: w for w in works}.values():
+                by_line = made.steps == (self.image(name).rows if slides else rounds)
                 found.append(StepNeed(made, stride, spread, reach) if by_line else StepNeed(made, 0, 1, made.steps - 1))
         return found
 

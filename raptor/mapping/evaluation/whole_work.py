@@ -27,7 +27,7 @@ def cut_lines(walk: WorkWalk, name: str) -> None:
     image = whole.image
     cells = tuple((PlacedCell(0, image.width, cores[min(p, len(cores) - 1)]),) for p in range(len(parts)))
     if cores[0] != GLOBAL_MEMORY:
-        made = walk.makers[name][0]
+        made = walk.makers[name][0].work
         for (low, high), (cell,) in zip(parts, cells, strict=True):
             made.copy(walk.chip(name), cell.core, image.width * (high - low), image.rows)
     walk.layouts[name] = CellLayout(image, parts, (cells,))
@@ -87,8 +87,8 @@ def whole_ns(walk: WorkWalk, node: Node) -> float:
 
 def store_output(walk: WorkWalk, name: str) -> None:
     """Adds the stores of an output of the model."""
-    layout, made = walk.layouts[name], walk.makers.get(name) or [walk.start_work(name)]
+    layout, made = walk.layouts[name], walk.makers_of(name) or [walk.start_work(name)]
     for part, cell, alike in iterate_tiles(layout):
         core = max(cell.core, 0)
         work = next((work for work in reversed(made) if core in work.compute_ns), made[-1])
-        work.load(walk.chip(name), core, layout.elements(part, cell), alike)
+        work.store(walk.chip(name), core, layout.elements(part, cell), alike)

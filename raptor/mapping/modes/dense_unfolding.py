@@ -11,7 +11,7 @@ from raptor.graph.ir import Filter
 from raptor.graph.layers import find_inner_taps
 from raptor.mapping.decision import Matrix
 from raptor.mapping.modes.integer_costs import with_accumulators
-from raptor.mapping.modes.kernel_unfolding import cut_row_blocks
+from raptor.mapping.modes.kernel_unfolding import cut_row_blocks, drop_zero_matrices
 from raptor.mapping.modes.line_streaming import cut_channels
 from raptor.target.arch import Target
 from raptor.target.timing import message_ns, mvmul_ns, vector_ns
@@ -20,11 +20,24 @@ from raptor.target.timing import message_ns, mvmul_ns, vector_ns
 def choose_dense_matrices(filter_: Filter, arch: Target, tile: int, core: int, free: int) -> tuple[Matrix, ...]:
     """Returns the matrices of a layer, with the width that fills the fewest cores; on ties the fastest one.
 
-    `arch` has the widths of the layer. `core`: the first core to fill, which has `free` crossbars left.
+    If narrow matrices of zeros can be left out, it is the width with the fewest crossbars. `arch` has the widths of the
+    layer. `core`: the first core to fill, which has `free` crossbars left.
     """
     most = max(1, arch.xbars_per_core // -(-tile // arch.weight_columns(filter_.weight_bits)))
     widths = range(1, min(most, -(-filter_.weights.shape[2] // tile)) + 1)
-    return tuple(unfold_dense(filter_, arch, tile, min(widths, key=partial(_cost, filter_, arch, tile, core, free))))
+    chosen = min(widths, key=partial(_cost, filter_, arch, tile, core, free))
+    found = {tiles: tuple(unfold_dense(filter_, arch, tile, tiles)) for tiles in dict.fromkeys((chosen, 1))}
+    narrow = sum(matrix.xbars for matrix in found[1])
+    if len(found[1]) == _count_all(filter_, arch, tile) or narrow >= sum(matrix.xbars for matrix in found[chosen]):
+        return found[chosen]
+    every = {tiles: tuple(unfold_dense(filter_, arch, tile, tiles)) for tiles in widths}
+    return min(every.values(), key=lambda matrices: (sum(matrix.xbars for matrix in matrices), len(matrices)))
+
+
+def _count_all(filter_: Filter, arch: Target, tile: int) -> int:
+    """Returns the number of matrices of one output tile each, those of zeros included."""
+    blocks = sum(1 for _ in cut_row_blocks(filter_.in_channels, tile, arch.xbar_rows))
+    return len(find_inner_taps(filter_)) * blocks * sum(1 for _ in cut_channels(filter_.weights.shape[2], tile))
 
 
 def _cost(filter_: Filter, arch: Target, tile: int, core: int, free: int, tiles: int) -> tuple[int, float]:
@@ -49,12 +62,16 @@ def _cost(filter_: Filter, arch: Target, tile: int, core: int, free: int, tiles:
 
 
 def unfold_dense(filter_: Filter, arch: Target, tile: int, tiles: int) -> Iterator[Matrix]:
-    """Yields matrices that span `tiles` output tiles each; matrices of the same outputs are adjacent."""
+    """Yields matrices that span `tiles` output tiles each; matrices of the same outputs are adjacent.
+
+    Matrices of zeros are left out.
+    """
     taps, most = find_inner_taps(filter_), arch.weight_columns(filter_.weight_bits)
     blocks = [*cut_row_blocks(filter_.in_channels, tile, arch.xbar_rows)]
     for cols in cut_channels(filter_.weights.shape[2], tiles * tile):
         xbars = -(-(cols[1] - cols[0]) // most)
-        yield from (Matrix(tap, rows, cols, xbars) for rows in blocks for tap in taps)
+        every = [Matrix(tap, rows, cols, xbars) for rows in blocks for tap in taps]
+        yield from drop_zero_matrices(filter_, every)
 
 
 def spread_matrices(

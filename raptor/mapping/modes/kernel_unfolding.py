@@ -11,8 +11,26 @@ def unfold_kernel(filter_: Filter, arch: Target, tile: int) -> Iterator[Matrix]:
     """Yields a matrix for each input tile, output tile and kernel position, in this order (thesis, 4.3.2 and 4.4).
 
     A tile wider than the crossbar's rows is cut into row blocks; a block never crosses a tile. A grouped convolution
-    has matrices only for the blocks that hold weights of some group.
+    has matrices only for the blocks that hold weights of some group. Matrices of zeros are left out.
     """
+    yield from drop_zero_matrices(filter_, list(_unfold_all(filter_, arch, tile)))
+
+
+def drop_zero_matrices(filter_: Filter, matrices: Sequence[Matrix]) -> Iterator[Matrix]:
+    """Yields the matrices without those of zeros. Outputs whose weights are all 0 keep their first matrix."""
+    kept = {matrix.cols for matrix in matrices if not is_zero(filter_, matrix)}
+    for matrix in matrices:
+        if matrix.cols not in kept or not is_zero(filter_, matrix):
+            kept.add(matrix.cols)
+            yield matrix
+
+
+def is_zero(filter_: Filter, matrix: Matrix) -> bool:
+    """True if all weights of a matrix are 0. Grouped convolutions are not looked at."""
+    return filter_.groups == 1 and not filter_.weights[matrix.tap, slice(*matrix.rows), slice(*matrix.cols)].any()
+
+
+def _unfold_all(filter_: Filter, arch: Target, tile: int) -> Iterator[Matrix]:
     taps, _, outs = filter_.weights.shape
     most = arch.weight_columns(filter_.weight_bits)
     for block in cut_row_blocks(filter_.in_channels, tile, arch.xbar_rows):

@@ -52,6 +52,9 @@ WORTH_CLIPPING = 0.9
 CountedBlocks = tuple[tuple[LineBlock, int], ...]
 """Blocks, each with the number of blocks that it stands for (`count_blocks`)."""
 
+ProductSizes = Mapping[int, int]
+"""Number of products, or of matrices, by the number of pixels in the result of one."""
+
 
 def load_plans(
     image: Image, arch: Target, parts: ChannelRanges = (), after: Epilogue = NO_EPILOGUE, lines: int = 0
@@ -111,8 +114,11 @@ def enumerate_plans(
             if height > 1 and any(len(b) > 1 for found in blocks.values() for b in found.values()):
                 continue
             phases = count_bands(window, height, clipped=clipped)
-            shapes = {r: [_distinct(window, b) for b in found.values()] for r, found in blocks.items()}
-            busiest = {r: found[widest] for r, found in blocks.items()}
+            shapes = {
+                r: [_count_sizes(phases, _distinct(window, b), once=True) for b in found.values()]
+                for r, found in blocks.items()
+            }
+            busiest = {r: _SegmentProducts.from_blocks(phases, found[widest]) for r, found in blocks.items()}
             for groups, chosen in _grids(operator, parts, outs):
                 ranges = tuple((g[0][0], g[-1][1]) for g in chosen)
                 extra = extras[len(groups), len(chosen)]
@@ -132,16 +138,6 @@ def enumerate_plans(
                         yield LayerPlan(grid, xbars, core_ns, products_ns)
 
 
-def grid_ns(operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, grid: LineGrid) -> float:
-    """Returns the work in ns of the busiest core of a grid for a sample, as in `LayerPlan.core_ns`."""
-    outs = output_ranges(operator, parts, arch)
-    chosen = tuple(tuple(o for o in outs if a <= o[0] < b) for a, b in grid.outs)
-    extra = _after_ns(after, operator.window, grid.cols, chosen, len(grid.ins))
-    blocks, widest = _busiest(operator.window, parts, arch, grid), _widest(grid.cols)
-    costs = _costs(operator, arch, grid, extra)
-    return max(cost.core_ns(blocks, group, widest, len(grid.ins)) for cost, group in costs)
-
-
 def _saves_products(operator: Filter, parts: ChannelRanges, arch: Target, grid: LineGrid) -> bool:
     """True if a clipped grid takes much less time for products than the same grid without clipping."""
     plain = replace(grid, clipped=False)
@@ -154,11 +150,12 @@ def _mvms_ns(operator: Filter, parts: ChannelRanges, arch: Target, grid: LineGri
     return max(cost.mvms_ns(blocks, group) for cost, group in _costs(operator, arch, grid, 0.0))
 
 
-def _busiest(window: Window, parts: ChannelRanges, arch: Target, grid: LineGrid) -> dict[Range, CountedBlocks]:
-    """Returns the blocks of the widest column segment of a grid, by channel range."""
-    segment = _widest(grid.cols)
+def _busiest(window: Window, parts: ChannelRanges, arch: Target, grid: LineGrid) -> "dict[Range, _SegmentProducts]":
+    """Returns the products of the widest column segment of a grid, by channel range."""
+    segment, phases = _widest(grid.cols), count_bands(window, grid.height, clipped=grid.clipped)
     most = {r: min(grid.pixels, pixels_per_block(r, arch.xbar_rows)) for r in parts}
-    return {r: count_blocks(window, segment, n, grid.outputs, clipped=grid.clipped) for r, n in most.items()}
+    found = {r: count_blocks(window, segment, n, grid.outputs, clipped=grid.clipped) for r, n in most.items()}
+    return {r: _SegmentProducts.from_blocks(phases, blocks) for r, blocks in found.items()}
 
 
 def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "Iterator[tuple[_Cost, ChannelRanges]]":
@@ -245,9 +242,32 @@ def _halves(most: int) -> Iterator[int]:
 
 
 @lru_cache(maxsize=4096)
-def _distinct(window: Window, blocks: CountedBlocks) -> tuple[LineBlock, ...]:
+def _distinct(window: Window, blocks: CountedBlocks) -> CountedBlocks:
     """Returns one block of each shape: blocks of equal shape share a matrix."""
-    return tuple({block_shape(window, block): block for block, _ in blocks}.values())
+    return tuple({block_shape(window, block): (block, 1) for block, _ in blocks}.values())
+
+
+def _count_sizes(phases: Mapping[BandShape, int], blocks: CountedBlocks, *, once: bool = False) -> ProductSizes:
+    """Counts the products of some blocks, for all bands of lines; with `once`, one for each shape of a band."""
+    found: dict[int, int] = {}
+    for band, count in phases.items():
+        for block, alike in blocks:
+            size = len(band.outs) * len(block.outs)
+            found[size] = found.get(size, 0) + alike * (1 if once else count)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _SegmentProducts:
+    """The products of a column segment with one channel range, and the input pixels of a line that they span."""
+
+    sizes: ProductSizes
+    pixels: int
+
+    @classmethod
+    def from_blocks(cls, phases: Mapping[BandShape, int], blocks: CountedBlocks) -> "_SegmentProducts":
+        pixels = blocks[-1][0].pixels[1] - blocks[0][0].pixels[0] if blocks else 0
+        return cls(_count_sizes(phases, blocks), pixels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,68 +289,58 @@ class _Cost:
         """Largest number of output channels of a core."""
         return max(stop - start for start, stop in self.outs)
 
-    def matrix_xbars(self, band: BandShape, block: LineBlock) -> int:
-        """Returns the crossbars of the matrix of a block."""
-        columns = len(band.outs) * len(block.outs) * self.reading
-        return -(-columns // self.arch.outputs_per_xbar)
+    def matrix_xbars(self, size: int) -> int:
+        """Returns the crossbars of a matrix with `size` pixels of results."""
+        return -(-size * self.reading // self.arch.outputs_per_xbar)
 
-    def xbars(self, shapes: dict[Range, list[tuple[LineBlock, ...]]], group: tuple[Range, ...]) -> int:
-        """Returns the largest number of crossbars of a core over all column segments. `shapes`: see `_distinct`."""
-        segments = len(next(iter(shapes.values())))
-        return max(sum(self.part_xbars(shapes[part][s]) for part in group) for s in range(segments))
+    def xbars(self, shapes: dict[Range, list[ProductSizes]], group: tuple[Range, ...]) -> int:
+        """Returns the largest number of crossbars of a core over all column segments.
 
-    def part_xbars(self, shapes: tuple[LineBlock, ...]) -> int:
-        """Returns the crossbars of blocks of unequal shapes, each with a matrix of its own."""
-        return sum(self.matrix_xbars(band, b) for b in shapes for band in self.phases)
+        `shapes`: matrices of unequal shapes, by channel range and column segment.
+        """
+        columns, reading = self.arch.outputs_per_xbar, self.reading
+        segments = range(len(next(iter(shapes.values()))))
+        return max(
+            sum(count * -(-size * reading // columns) for part in group for size, count in shapes[part][s].items())
+            for s in segments
+        )
 
     def core_ns(
-        self, blocks: dict[Range, CountedBlocks], group: tuple[Range, ...], segment: Range, groups: int
+        self, products: dict[Range, _SegmentProducts], group: tuple[Range, ...], segment: Range, groups: int
     ) -> float:
         """Returns the work in ns of a core for a sample: products, reductions, messages and `extra_ns`.
 
-        `blocks`: blocks of the core's column segment, by channel range. `group`: the ranges that it multiplies.
+        `products`: those of the core's column segment, by channel range. `group`: the ranges that it multiplies.
         `groups`: number of groups whose partial sums are added.
         """
         arch, sums = self.arch, with_accumulators(self.arch)
-        products = sum(self.part_ns(blocks[part]) for part in group)
-        pixels = sum(self.pixels(blocks[part]) * (part[1] - part[0]) for part in group)
+        multiplied = sum(self.part_ns(products[part].sizes) for part in group)
+        pixels = sum(products[part].pixels * (part[1] - part[0]) for part in group)
         results = self.window.out_lines * (segment[1] - segment[0]) * self.widest
         moved = message_element_ns(arch)
         added = vector_element_ns(sums) + 2 * message_element_ns(sums)
         reduced = (groups - 1) / groups * results * added if groups > 1 else 0.0
         received = sum(band.lines * n for band, n in self.phases.items()) * (pixels * moved + MESSAGE_OVERHEAD_NS)
         sent = MEAN_RECEIVERS * results / groups * moved
-        return products + reduced + received + sent + self.extra_ns
+        return multiplied + reduced + received + sent + self.extra_ns
 
-    def part_ns(self, blocks: CountedBlocks) -> float:
-        """Returns the time in ns of the MVMs of some blocks and of their additions, for all lines of a sample."""
-        total, sums = 0.0, with_accumulators(self.arch)
-        for band, count in self.phases.items():
-            for block, alike in blocks:
-                elements = len(band.outs) * len(block.outs) * self.reading
-                product = _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
-                total += alike * count * (product + elements * vector_element_ns(sums))
-        return total
+    def part_ns(self, sizes: ProductSizes) -> float:
+        """Returns the time in ns of some products and of their additions, for all lines of a sample."""
+        added_ns = self.reading * vector_element_ns(with_accumulators(self.arch))
+        return sum(count * (self.product_ns(size) + size * added_ns) for size, count in sizes.items())
 
-    def mvms_ns(self, blocks: dict[Range, CountedBlocks], group: tuple[Range, ...]) -> float:
+    def mvms_ns(self, products: dict[Range, _SegmentProducts], group: tuple[Range, ...]) -> float:
         """Returns the time in ns of the MVMs of a core for a sample. Arguments: see `core_ns`."""
-        each = (
-            (alike * count, self.matrix_xbars(band, block))
-            for part in group
-            for block, alike in blocks[part]
-            for band, count in self.phases.items()
-        )
-        return sum(count * (_mvmul_ns(self.arch, xbars) + ISSUE_NS) for count, xbars in each)
+        each = (item for part in group for item in products[part].sizes.items())
+        return sum(count * self.product_ns(size) for size, count in each)
 
-    def block_ns(self, shapes: list[tuple[LineBlock, ...]]) -> float:
-        """Returns the time in ns of the longest MVM. `shapes`: blocks of unequal shapes, by column segment."""
-        found = (self.matrix_xbars(band, b) for band in self.phases for segment in shapes for b in segment)
-        return _mvmul_ns(self.arch, max(found, default=1))
+    def product_ns(self, size: int) -> float:
+        """Returns the time in ns of an MVM with `size` pixels of results."""
+        return _mvmul_ns(self.arch, self.matrix_xbars(size)) + ISSUE_NS
 
-    @staticmethod
-    def pixels(blocks: CountedBlocks) -> int:
-        """Returns the number of input pixels of a line that the blocks span."""
-        return blocks[-1][0].pixels[1] - blocks[0][0].pixels[0] if blocks else 0
+    def block_ns(self, shapes: list[ProductSizes]) -> float:
+        """Returns the time in ns of the longest MVM. `shapes`: matrices of unequal shapes, by column segment."""
+        return _mvmul_ns(self.arch, self.matrix_xbars(max((max(sizes, default=0) for sizes in shapes), default=0)) or 1)
 
 
 @cache

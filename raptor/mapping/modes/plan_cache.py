@@ -4,11 +4,10 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from raptor.graph.ir import Filter, Graph
-from raptor.graph.layers import filter_key, layer_target
-from raptor.mapping.decision import LineGrid
+from raptor.graph.layers import filter_key, find_layer_nodes, layer_target
 from raptor.mapping.knobs import TuningKnobs
 from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue, find_epilogues
-from raptor.mapping.modes.line_plans import enumerate_plans, grid_ns
+from raptor.mapping.modes.line_plans import enumerate_plans
 from raptor.mapping.modes.line_streaming import ChannelRanges, can_stream_layer, line_channel_ranges
 from raptor.mapping.modes.plan_choice import LayerPlan
 from raptor.target.arch import Target
@@ -18,12 +17,11 @@ from raptor.target.arch import Target
 class PlanCache:
     """Memo of plans of layers on one kind of core: parts of a graph, on few or many cores, have most of them in common.
 
-    `plans`, `grids_ns`: plans of layers, and loads of grids in ns; the keys hold everything that they depend on, but
-    for the largest number of column segments of `plans`.
+    `plans`: plans of layers; the keys hold everything that they depend on, but for the largest number of column
+    segments, which is beside them.
     """
 
     plans: dict[object, tuple[int, list[LayerPlan]]] = field(default_factory=dict[object, tuple[int, list[LayerPlan]]])
-    grids_ns: dict[object, float] = field(default_factory=dict[object, float])
 
     def layer_plans(
         self, operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, step_ns: float
@@ -36,13 +34,6 @@ class PlanCache:
             self.plans[place] = pieces, list(enumerate_plans(operator, parts, arch, after, step_ns))
         most, plans = self.plans[place]
         return plans if most == pieces else [plan for plan in plans if len(plan.grid.cols) <= pieces]
-
-    def grid_ns(self, operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, grid: LineGrid) -> float:
-        """Returns the load in ns of the busiest core of a grid for a sample (`line_plans.grid_ns`)."""
-        place = *plan_key(operator, parts, arch, after), grid
-        if place not in self.grids_ns:
-            self.grids_ns[place] = grid_ns(operator, parts, arch, after, grid)
-        return self.grids_ns[place]
 
 
 def plan_layers(
@@ -81,3 +72,14 @@ def plan_layers(
 def plan_key(operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue) -> tuple[object, ...]:
     """Returns a hashable key: layers with equal keys have the same plans and times on one kind of core."""
     return operator.window, operator.weights.shape, operator.groups, parts, arch.widths, after.cost_key
+
+
+def count_least_crossbars(graph: Graph, arch: Target) -> int:
+    """Returns a lower bound on the crossbars that a graph needs: the cells of all weights."""
+    cells = arch.xbar_rows * arch.xbar_cols
+    total = 0
+    for node in find_layer_nodes(graph).values():
+        operator = node.operator
+        if isinstance(operator, Filter) and operator.groups == 1:
+            total += operator.weights.size * (operator.weight_bits or arch.widths.weights) // arch.cell_bits
+    return -(-total // cells)

@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Graph
-from raptor.graph.layers import filter_key
-from raptor.mapping.decision import LayerRecord, LineFlow, renumber_record
-from raptor.mapping.multichip.traffic_estimate import estimate_traffic
+from raptor.graph.layers import filter_key, graph_tile_channels
+from raptor.mapping.decision import Decision, LayerRecord, LineFlow, renumber_record
+from raptor.mapping.evaluation.decision_work import decision_work
+from raptor.mapping.evaluation.node_work import NodeWork
+from raptor.mapping.multichip.chip_traffic import sum_core_traffic
 from raptor.target.arch import Target
 from raptor.transforms.rewrite_choices import JoinedLayer, OnVectorUnit
 
@@ -27,12 +29,19 @@ def number_cores_by_use(graph: Graph, found: LineDecision, arch: Target) -> Line
     """Returns a decision with its cores renumbered for the chips of a target. `found`: the decision about `graph`."""
     order = {core: number for number, core in enumerate(dict.fromkeys(_cores(graph, *found)))}
     layers, flow = renumber_decision(found, order.__getitem__)
-    cut_flits = _cut_flits(estimate_traffic(graph, layers, flow, arch)[: len(order), : len(order)])
+    works = find_line_work(graph, (layers, flow), arch)
+    cut_flits = _cut_flits(sum_core_traffic(works, arch)[: len(order), : len(order)])
     places = np.zeros(len(order), np.int64)
     begins = find_chip_begins(cut_flits, arch.cores_per_chip, arch.chips)
     for chip, (first, last) in enumerate(pairwise([*begins, len(order)])):
         places[first:last] = chip * arch.cores_per_chip + np.arange(last - first)
     return renumber_decision((layers, flow), places.tolist().__getitem__)
+
+
+def find_line_work(graph: Graph, found: LineDecision, arch: Target) -> list[NodeWork]:
+    """Returns the evaluated work of layers and flow for a graph that has all rewrites."""
+    layers, flow = found
+    return decision_work(graph, Decision("rows", graph_tile_channels(graph, arch), flow, layers), arch)
 
 
 def find_chip_begins(cut_flits: Sequence[float], cores_per_chip: int, chips: int) -> tuple[int, ...]:

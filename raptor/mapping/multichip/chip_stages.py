@@ -6,34 +6,31 @@ the time of all flits that cross it. The cuts are found by a search over the est
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import add
-
-import numpy as np
 
 from raptor.common.errors import CapacityError
 from raptor.graph.ir import Dot, Filter, Graph, Move, Node, Rename
 from raptor.graph.layers import filter_key
 from raptor.graph.streaming_layout import can_stream
 from raptor.graph.subgraph import StructuralKeys, extract_subgraph
-from raptor.mapping.decision import Decision, LayerRecord, LineFlow, LineUnfolding
+from raptor.mapping.decision import LayerRecord, LineFlow
+from raptor.mapping.evaluation.evaluate import WorkBounds
 from raptor.mapping.knobs import TuningKnobs
 from raptor.mapping.modes.line_streaming import cut_channels, line_channel_ranges
-from raptor.mapping.modes.plan_cache import PlanCache, plan_layers
-from raptor.mapping.multichip.chip_numbering import LineDecision, number_cores_by_use, renumber_decision
-from raptor.mapping.multichip.stage_search import StageProblem
-from raptor.mapping.multichip.traffic_estimate import (
-    ELSEWHERE,
-    estimate_traffic,
-    link_flits,
-    offchip_flits,
-    tensor_flits,
+from raptor.mapping.modes.plan_cache import PlanCache, count_least_crossbars, plan_layers
+from raptor.mapping.multichip.chip_numbering import (
+    LineDecision,
+    find_line_work,
+    number_cores_by_use,
+    renumber_decision,
 )
-from raptor.mapping.time_estimate import estimate_times, least_xbars
-from raptor.mapping.transformer.token_stages import count_epilogue_constants
+from raptor.mapping.multichip.chip_traffic import link_flits, offchip_flits, sum_core_traffic, sum_memory_traffic
+from raptor.mapping.multichip.stage_search import StageProblem
 from raptor.target.arch import Target
 
 STAGE_SLACK = 1.03
@@ -142,16 +139,15 @@ class ChipPipeline:
 
     def estimate_intervals(self, found: LineDecision) -> ChipIntervals:
         """Estimates the times of a decision about the whole graph."""
-        layers, flow = found
-        exchanged = estimate_traffic(self.graph, layers, flow, self.arch)
-        decision = Decision("rows", 1, flow, layers)
+        works = find_line_work(self.graph, found, self.arch)
+        traffic, alone = sum_core_traffic(works, self.arch), WorkBounds.from_work(works, self.arch)
+        most = max(link_flits(traffic, self.arch), default=0.0)
+        sending_ns = self._with_links_ns(alone, offchip_flits(traffic, self.arch))
+        return ChipIntervals(alone.busiest_ns, sending_ns, most * self._flit_ns)
 
-        def interval_ns(more_ns: Mapping[int, float]) -> float:
-            return estimate_times(self.graph, decision, self.arch, self.cache, more_ns).interval_ns
-
-        moved_ns = {core: flits * self._flit_ns for core, flits in offchip_flits(exchanged, self.arch).items()}
-        most = max(link_flits(exchanged, self.arch), default=0.0)
-        return ChipIntervals(interval_ns({}), interval_ns(moved_ns), most * self._flit_ns)
+    def _with_links_ns(self, bounds: WorkBounds, flits: Counter[int]) -> float:
+        """Returns the work in ns of the busiest core, with the flits that each core exchanges over links."""
+        return max((ns + flits[core] * self._flit_ns for core, ns in bounds.busy_ns.items()), default=0.0)
 
     def link_ns(self, flits: float) -> float:
         """Returns the shortest interval at which a link can carry `flits` per sample."""
@@ -171,7 +167,7 @@ class ChipPipeline:
 
     def map_stage(self, part: Graph) -> LineDecision | None:
         """Maps a stage to a chip; None if it does not fit, or if its attentions get no cores of their own."""
-        if least_xbars(part, self.arch) > self.arch.cores_per_chip * self.arch.xbars_per_core:
+        if count_least_crossbars(part, self.arch) > self.arch.cores_per_chip * self.arch.xbars_per_core:
             return None
         try:
             found = self.map_lines(part, self.one_chip, frozenset(part.inputs).difference(self.graph.inputs))
@@ -219,16 +215,13 @@ class ChipPipeline:
     def _estimated(self, part: Graph, found: LineDecision) -> StageEstimate:
         """Estimates a stage. Its cores are also busy with the flits that they exchange over links.
 
-        The global memory is on the first chip, so constants cross links as well.
+        The global memory is on the first chip, which reads the inputs of the model: what other stages load, constants
+        too, crosses links. Outputs count once, because the number of their readers is not known.
         """
-        layers, flow = found
-        exchanged = estimate_traffic(part, layers, flow, self.arch, self._fed(part))
-        moved = (exchanged + exchanged.T)[ELSEWHERE]
-        moved_ns = {core: float(moved[core]) * self._flit_ns for core in np.flatnonzero(moved).tolist()}
-        times = estimate_times(part, Decision("rows", 1, flow, layers), self.one_chip, self.cache, moved_ns)
-        loaded = sum(count * _columns(layers.get(key)) for key, count in count_epilogue_constants(part).items())
-        constants = loaded * self.arch.element_bytes // self.arch.network.flit_bytes
-        return StageEstimate(times.interval_ns, int(exchanged[ELSEWHERE].sum()) + constants, float(moved.max()))
+        works = find_line_work(part, found, self.one_chip)
+        moved, loaded = sum_memory_traffic(works, self.arch, loads=bool(self._fed(part)))
+        interval_ns = self._with_links_ns(WorkBounds.from_work(works, self.one_chip), moved)
+        return StageEstimate(interval_ns, int(loaded), max(moved.values(), default=0.0))
 
     def least_ns(self, first: int, last: int) -> float:
         """Returns a lower bound of the interval of units `first` to `last` on one chip: their work, spread evenly."""
@@ -302,9 +295,10 @@ class ChipPipeline:
         )
 
 
-def _columns(layer: LayerRecord | None) -> int:
-    """Returns the number of column segments of a layer: each loads the same constants."""
-    return len(layer.grid.cols) if isinstance(layer, LineUnfolding) else 1
+def tensor_flits(graph: Graph, name: str, arch: Target) -> int:
+    """Returns the flits of a tensor."""
+    tensor = graph.tensors[name]
+    return -(-tensor.image.elements * arch.bytes_of(tensor.element) // arch.network.flit_bytes)
 
 
 def number_units(graph: Graph) -> dict[str, int]:

@@ -6,6 +6,7 @@ samples are scheduled, and the order of a later one is a candidate: there, work 
 finished the previous sample.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 MEASURED_SAMPLES = 4
 """Number of samples that are simulated to measure an interval; the last two intervals count as steady state."""
+
+COMPARED_SAMPLE = 1
+"""Sample whose order counts when decisions are compared, from 0."""
 
 WAITING_RATIO = 2.0
 """Ratio of interval to lower bound above which one more sample is tried, because cores still wait for each other."""
@@ -152,6 +156,18 @@ def estimate_order_times(work: "SampleWork", patience_ns: float, aim: OrderObjec
     """Returns latency and interval in ns of the order that `choose_step_order` would choose."""
     candidates = [c for factor in aim.patiences for c in _candidates(work, aim, patience_ns * factor)]
     return min(candidates, key=attrgetter("cost")).times_ns
+
+
+def compare_times(work: "SampleWork", patience_ns: float, factors: Sequence[float]) -> tuple[float, float]:
+    """Returns latency and interval in ns by which decisions are compared: means over patiences, of a later sample.
+
+    `factors`: on the patience. The best of several orders would depend on chance: for a decision with few messages
+    more, it may be better by a tenth. The order of a first sample is no candidate, as it occupies each core from the
+    beginning, when constants are loaded. Means are geometric.
+    """
+    orders = [_orders(work, patience_ns * factor, COMPARED_SAMPLE + 1)[COMPARED_SAMPLE] for factor in factors]
+    latency_ns, interval_ns = np.exp(np.log([_times(work, order) for order in orders]).mean(axis=0)).tolist()
+    return latency_ns, interval_ns
 
 
 def balanced_cost(work: "SampleWork", patience_ns: float) -> float:

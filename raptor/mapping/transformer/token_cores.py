@@ -311,15 +311,6 @@ class AttentionProduct:
         for heads in range(1, min(self.heads, cores) + 1):
             yield heads, min(self.queries, cores // heads)
 
-    def core_ns(self, heads: int, queries: int, arch: Target) -> float:
-        """Returns the work in ns of a core for `heads` heads with `queries` queries each.
-
-        The core receives keys and values of its heads and transposes the values. Then it computes a dot product for
-        each query and key, and for each query and channel.
-        """
-        head_ns, query_ns = _dot_times(self.keys, self.channels, arch)
-        return heads * (queries * query_ns + head_ns)
-
     def sending_ns(self, heads: int, receivers: int, senders: int, arch: Target) -> float:
         """Returns the time in ns for a sender to send its part of keys and values of `heads` heads to all receivers."""
         each = -(-self.keys // max(1, senders)) * heads * self.channels

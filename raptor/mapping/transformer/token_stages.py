@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from raptor.graph.ir import Constant, Dot, Elementwise, Filter, Graph, Map, Node, Rename, Softmax, Stencil
 from raptor.graph.layers import filter_key, is_pointwise, layer_target
 from raptor.graph.streaming_layout import is_token_layout
-from raptor.mapping.decision import DotGrid
 from raptor.mapping.modes.line_streaming import ChannelRanges, can_stream_product, find_views, line_channel_ranges
 from raptor.mapping.transformer.token_cores import MOST_TOGETHER, AttentionProduct, TokenChain, TokenLayer, TokenStages
 from raptor.target.arch import Target
@@ -167,10 +166,3 @@ def is_token_layer(graph: Graph, node: Node, filter_: Filter, parts: Mapping[str
 def _product(graph: Graph, node: Node, operator: Dot) -> AttentionProduct:
     channels = graph.tensors[node.inputs[0]].image.channels
     return AttentionProduct(node.output, operator.batch, operator.rows, operator.cols, channels)
-
-
-def attention_product_ns(graph: Graph, node: Node, grid: DotGrid, arch: Target) -> float:
-    """Returns the work in ns of the busiest core of a product of two computed tensors."""
-    assert isinstance(node.operator, Dot)
-    heads, queries = (max(b - a for a, b in ranges) for ranges in (grid.rows, grid.cols))
-    return _product(graph, node, node.operator).core_ns(heads, queries, arch)

@@ -18,6 +18,7 @@ from raptor.spatial.ir import Copy, SpatialGraph, TensorPart, TensorParts
 from raptor.spatial.operations import ApplyLine, Move, Overlap
 from raptor.spatial.tiles import Tile
 from raptor.spatial.verification.pixel_origins import NOWHERE
+from raptor.spatial.verification.zero_gaps import misses_only_zeros
 
 Ints = npt.NDArray[np.int64]
 
@@ -176,14 +177,17 @@ class _DenseLayerCheck:
         self.check_cover(part, spans)
 
     def check_cover(self, part: TensorPart, spans: dict[tuple[int, int], set[tuple[int, tuple[int, int]]]]) -> None:
-        """Checks that no product is missing. `spans`: by output channels, (tap, input rows) of each product."""
+        """Checks that no product is missing, but for weights of 0.
+
+        `spans`: by output channels, (tap, input rows) of each product.
+        """
         used = np.flatnonzero(cached_input_pixels(self.operator.window)[0] >= 0).tolist()
         if used and not _follow(sorted(spans), *part.region.channels):
             raise self.error(f"{part.tile} has channels without products: {sorted(spans)}")
         for cols, products in spans.items():
             for tap in used:
                 rows = sorted(span for t, span in products if t == tap)
-                if not _follow(rows, 0, self.operator.in_channels):
+                if not misses_only_zeros(self.operator, tap, rows, (0, self.operator.in_channels), cols):
                     raise self.error(f"{part.tile}: channels {cols} miss products of tap {tap}: {rows}")
 
 

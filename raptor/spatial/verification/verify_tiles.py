@@ -25,6 +25,7 @@ from raptor.spatial.verification.verify_lookups import verify_lookups
 from raptor.spatial.verification.verify_moves import verify_moves
 from raptor.spatial.verification.verify_types import verify_types
 from raptor.spatial.verification.verify_views import verify_products, verify_views
+from raptor.spatial.verification.zero_gaps import misses_only_zeros
 from raptor.target.arch import Target
 from raptor.target.tensor_layout import Image, TensorRegion
 
@@ -240,7 +241,7 @@ def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]], fir
 def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Counter[_Product]]) -> None:
     """Checks that each output tile adds each input channel that it needs exactly once at each kernel position.
 
-    A kernel position that lies in the padding for all pixels of the tile may be missing.
+    A kernel position that lies in the padding for all pixels of the tile may be missing, and so may weights of 0.
     """
     taps = operator.weights.shape[0]
     for part in tensor.parts:
@@ -252,8 +253,7 @@ def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Cou
             rows[tap].append(span)
         low, high = operator.input_range(part.region.channels)
         for tap, spans in rows.items():
-            ends = [low, *(stop for _, stop in sorted(spans))]
-            covered = [start for start, _ in sorted(spans)] == ends[:-1] and ends[-1] == high
+            covered = misses_only_zeros(operator, tap, sorted(spans), (low, high), part.region.channels)
             if not covered and (spans or _reads(operator, tensor, part, tap)):
                 raise VerifyError(f"spatial: {tensor.node}: {part.tile} misses products of tap {tap}: {sorted(spans)}")
 

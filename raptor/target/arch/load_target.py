@@ -37,9 +37,16 @@ def _chip_options(source: str | Path | None, sizes: ChipKeywords) -> ChipOptions
 def load_chip(options: ChipOptions, *, network: bool = True) -> Target:
     """Reads an architecture file or preset, overrides its sizes, and makes the target, with elements of `bits` bits.
 
-    Raises `UserError` for a file that `describe_chip` refuses, and for sizes that contradict each other.
+    With a chip file, the target has the places and the room that its defects leave. Raises `UserError` for a file that
+    `describe_chip` refuses, and for sizes that contradict each other.
     """
-    return make_target(_describe_chip(options, network=network), options.bits)
+    target = make_target(_describe_chip(options, network=network), options.bits)
+    if options.chip is None:
+        return target
+    from raptor.target.avoid_defects import avoid_defects  # it imports this package
+    from raptor.target.chip_file import load_chip_file
+
+    return avoid_defects(target, load_chip_file(options.chip), spell_option("chip", options.chip))
 
 
 def make_target(description: ChipDescription, element_bits: int = 8) -> Target:

@@ -7,11 +7,15 @@ sizes in bytes where a name says nothing else."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
 from raptor.target.arch.area_table import AreaTable
 from raptor.target.arch.flit_cost_table import FlitCostTable
 from raptor.target.arch.pimsim_schema import Interface
 from raptor.target.chip_elements import ElementType, bytes_of
+
+if TYPE_CHECKING:
+    from raptor.target.chip_file import Chip
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,8 @@ class Target:
 
     `core_count`: cores of all chips. `interface`: smallest unit of work that a program can request from crossbars; None
     (not given by the source) means `crossbar`. `area`: areas of the parts, if the source has them. `notes`: changes
-    that the user's options made necessary. `places`: the cores that a program may use; None for all.
+    that the user's options made necessary. `places`: the cores that a program may use; None for all. `room`: crossbars
+    of each core that it may use; None for all. `defects`: the chip whose defects leave these places and this room.
     """
 
     core_count: int
@@ -212,12 +217,14 @@ class Target:
     area: AreaTable | None = None
     notes: tuple[str, ...] = ()
     places: tuple[int, ...] | None = None
+    room: int | None = None
+    defects: "Chip | None" = None
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Computes the hash once: targets are keys of cost caches, and hashing one takes longer than a cost."""
         network = self.network.flit_bytes, self.network.rows, self.network.cols
-        fields = self.core_count, self.chips, self.core, self.memory, network, self.widths, self.places
+        fields = self.core_count, self.chips, self.core, self.memory, network, self.widths, self.places, self.room
         object.__setattr__(self, "_hash", hash(fields))
 
     def __hash__(self) -> int:
@@ -234,7 +241,7 @@ class Target:
 
     def with_xbars_per_core(self, count: int) -> "Target":
         """Returns the target with another number of crossbars per core."""
-        return replace(self, core=replace(self.core, xbar_count=count))
+        return replace(self, core=replace(self.core, xbar_count=count), room=None)
 
     def with_widths(self, widths: Widths) -> "Target":
         """Returns the target with elements of other widths, for the costs of such elements."""
@@ -280,7 +287,8 @@ class Target:
 
     @property
     def xbars_per_core(self) -> int:
-        return self.core.xbar_count
+        """Number of crossbars of a core that a program may use."""
+        return self.core.xbar_count if self.room is None else self.room
 
     @property
     def xbar_rows(self) -> int:

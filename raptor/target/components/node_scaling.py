@@ -6,10 +6,11 @@ parts do not shrink like that.
 """
 
 import numpy as np
+import numpy.typing as npt
 
 NODES_NM = (7.0, 10.0, 14.0, 16.0, 20.0, 32.0, 45.0, 65.0, 90.0, 130.0)
 SUPPLY_V = 0.8
-_AREA = np.array(
+_AREA: npt.NDArray[np.float64] = np.array(
     [
         [1, 1.7, 2.9, 3.2, 3.6, 7.8, 17, 25, 48, 110],
         [0.58, 1, 1.7, 1.9, 2.1, 4.5, 9.8, 15, 28, 63],
@@ -24,7 +25,7 @@ _AREA = np.array(
     ]
 )
 """Factor of the area from the node of the row to the node of the column (table of the paper)."""
-_ENERGY = np.array(
+_ENERGY: npt.NDArray[np.float64] = np.array(
     [
         [0.1776, -0.09097, 0.02447],
         [0.2068, -0.09311, 0.02375],
@@ -44,8 +45,8 @@ _ENERGY = np.array(
 def area_factor(from_nm: float, to_nm: float) -> float:
     """Returns the factor by which the area of logic changes. Raises `ValueError` for a node outside 7 to 130 nm."""
     _check_nodes(from_nm, to_nm)
-    columns = [float(np.interp(to_nm, NODES_NM, row)) for row in _AREA]
-    return float(np.interp(from_nm, NODES_NM, columns))
+    targets = np.array([np.interp(to_nm, NODES_NM, _AREA[k]) for k in range(len(NODES_NM))], np.float64)
+    return float(np.interp(from_nm, NODES_NM, targets))
 
 
 def energy_factor(from_nm: float, to_nm: float) -> float:

@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, cast
 
 from raptor.common.errors import UserError
 from raptor.target.components.node_scaling import area_factor, energy_factor
@@ -39,9 +39,9 @@ def fill_from_tables(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fill_part(name: str, part: Any, node_nm: Any) -> Any:
-    if not isinstance(part, Mapping) or "table" not in part:
-        return part
-    given = dict[str, Any](part)  # pyright: ignore[reportUnknownArgumentType]
+    if not isinstance(part, dict) or "table" not in part:
+        return part  # pyright: ignore[reportUnknownVariableType]
+    given = cast(dict[str, Any], part)
     table = given["table"]
     if table not in TABLES:
         raise UserError(f"components: {name}.table: expected one of: {', '.join(TABLES)}")

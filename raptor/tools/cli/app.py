@@ -20,6 +20,9 @@ import raptor.tools.cli.inspect
 import raptor.tools.cli.quantize
 import raptor.tools.cli.report
 import raptor.tools.cli.run
+import raptor.tools.mcp.command
+import raptor.tools.repair.repair_command
+import raptor.tools.repair.yield_command
 import raptor.tools.trim.trim_command
 import validator.check_cli
 import validator.cli
@@ -163,6 +166,7 @@ def compile_command(model: ModelArgument, options: CompileKeywords, output: Outp
     Example: raptor compile lenet5.onnx --xbar 128 --cores 20
     """
     import raptor
+    from raptor.codegen.machine_backend import find_backend, refuse_options
     from raptor.common.files import file_access
     from raptor.common.process.forked_task import BackgroundChecks
     from raptor.common.process.thread_pool import CheckedThreadPool
@@ -180,6 +184,7 @@ def compile_command(model: ModelArgument, options: CompileKeywords, output: Outp
     for name, file in emitted.items():
         if file is not None:
             file_access.check_file_replaceable(flag_name(name), Path(file), force=output.force)
+    refuse_options(find_backend(options.get("backend") or "pimsim"), output)
     if output.verbose and output.quiet:
         raise UserError("--verbose: not with --quiet")
     passes: Any = {}
@@ -249,13 +254,17 @@ app.command("quantize")(raptor.tools.cli.quantize.quantize_command)
 app.command("validate")(validator.cli.command)
 app.command("accuracy")(raptor.tools.cli.accuracy.accuracy_command)
 app.command("trim")(raptor.tools.trim.trim_command.trim_command)
+app.command("repair")(raptor.tools.repair.repair_command.repair_command)
+app.command("yield")(raptor.tools.repair.yield_command.yield_command)
 app.command("run")(raptor.tools.cli.run.run_command)
+app.command("generate")(raptor.tools.cli.run.generate_command)
 app.command("check")(validator.check_cli.command)
 app.command("simulate")(validator.simulate.cli.command)
 app.command("report")(raptor.tools.cli.report.report_command)
 app.command("compare")(raptor.tools.cli.report.compare_command)
 app.command("inspect")(raptor.tools.cli.inspect.inspect_command)
 app.command("explain")(raptor.tools.cli.explain.explain_command)
+app.command("mcp")(raptor.tools.mcp.command.mcp_command)
 app.add_typer(raptor.tools.cli.arch.app, name="arch")
 app.add_typer(raptor.tools.cli.explore.app, name="explore")
 

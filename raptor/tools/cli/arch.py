@@ -92,6 +92,57 @@ def device_command(
         show_device(name)
 
 
+@app.command("defects")
+@partial(expand_options, shows_defaults=False)
+def defects_command(
+    *,
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(help="Preset or architecture file.", autocompletion=shell_completion.presets)
+    ] = "bench",
+    output: Annotated[Path, typer.Option("-o", "--output", help="Chip file to write.")] = Path("chip.json"),
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A tester's list of defects.", show_default="drawn from --seed")
+    ] = None,
+    stuck: Annotated[float, typer.Option(min=0, max=1, help="Probability that a cell is stuck.")] = 0.0,
+    on_share: Annotated[float, typer.Option(min=0, max=1, help="Share of the stuck cells that are on.")] = 0.5,
+    dead_rows: Annotated[float, typer.Option(min=0, max=1, help="Probability that a row is dead.")] = 0.0,
+    dead_columns: Annotated[float, typer.Option(min=0, max=1, help="Probability that a column is dead.")] = 0.0,
+    dead_converters: Annotated[float, typer.Option(min=0, max=1, help="Probability that an ADC is dead.")] = 0.0,
+    dead_crossbars: Annotated[float, typer.Option(min=0, max=1, help="Probability that a crossbar is dead.")] = 0.0,
+    dead_cores: Annotated[int, typer.Option(min=0, max=2**20, help="Number of dead cores.")] = 0,
+    spare_crossbars: Annotated[int, typer.Option(min=0, max=2**20, help="More crossbars of a core.")] = 0,
+    spare_columns: Annotated[int, typer.Option(min=0, max=2**20, help="More columns of an array.")] = 0,
+    single: Annotated[
+        bool, typer.Option("--single", help="A crossbar is one array; by default two, for pairs of cells.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**62, help="Seed of what is drawn.")] = 0,
+    sizes: CoreKeywords,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Write a chip file: the defects of one chip, from a tester's CSV or drawn for a study.
+
+    The CSV has columns core, crossbar, array, row, column, converter and defect (off, on or dead).
+
+    Example: raptor arch defects bench --cores 64 --stuck 0.02 --dead-cores 4 --seed 7 -o chip.json
+    """
+    from raptor.target import arch as architectures
+    from raptor.tools.repair.chip_writer import DefectRates, count_defects, make_size, write_chip_file
+
+    if csv is not None:
+        lines = {"dead_rows", "dead_columns", "dead_converters", "dead_crossbars", "dead_cores"}
+        refuse_options(context, {"stuck", "on_share", "seed", *lines}, "not with --csv, which lists the defects")
+    if not stuck:
+        refuse_options(context, {"on_share"}, "only with --stuck")
+    target = architectures.load(name, network=False, **sizes)
+    size = make_size(target, 1 if single else 2, spare_crossbars, spare_columns)
+    rates = DefectRates(stuck, on_share, dead_rows, dead_columns, dead_converters, dead_crossbars, dead_cores)
+    file = write_chip_file(output, size, rates, seed, csv, force=force)
+    if not quiet:
+        print(f"{output}: {count_defects(file)}")
+
+
 @app.command("new")
 @partial(expand_options, shows_defaults=False)
 def new_command(

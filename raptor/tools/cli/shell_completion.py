@@ -43,3 +43,10 @@ def passes() -> list[str]:
     from raptor.compiler.compilation import PASS_OPTION
 
     return list(PASS_OPTION.choices)
+
+
+def backends() -> list[str]:
+    """Returns the names of the machines: RAPTOR's own back ends, and those of installed packages."""
+    from raptor.common.machine_backends import list_backends
+
+    return list(list_backends())

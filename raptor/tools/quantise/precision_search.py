@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack, get_args
 
 from raptor import frontend
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
 from raptor.common.option_spelling import spell_option
 from raptor.common.options import arguments
 from raptor.common.process.gc_policy import pause_gc
 from raptor.compiler import pipeline
 from raptor.compiler.pass_driver import Driver, parse_driver
-from raptor.compiler.program_cost import simulate_objective
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
 from raptor.mapping.strategies import ROWS
 from raptor.options import CompileOptions, PolicyKeywords, read_options
@@ -211,4 +212,5 @@ class _PolicySearch:
             mapped = pipeline.rewrite_and_map(graph, self.chip, ROWS)
             completed = pipeline.complete(mapped, self.chip, aim=BALANCED_OBJECTIVE, driver=driver)
             lowered = pipeline.run_lowering(completed.mapped, self.chip, driver=driver, known=completed.known)
-            return simulate_objective(self.goal, lowered.program, lowered.streams, self.chip).figure(self.goal)
+            streams = pipeline.generate_code(lowered, PIMSIM_BACKEND, driver=driver)
+            return simulate_objective(self.goal, lowered.program, streams, self.chip).figure(self.goal)

@@ -1,11 +1,8 @@
 """Trims an output directory to a simulated chip or to a device, and writes the result as another output directory."""
 
 import io
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +12,8 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.option_spelling import spell_option
 from raptor.common.options import arguments
-from raptor.output import files, writer
+from raptor.output import files
+from raptor.output.variant_writer import write_variant
 from raptor.target.arch import read_stored_target
 from raptor.target.cell_models import Adc
 from raptor.target.device_file import load_device
@@ -56,28 +54,14 @@ class TrimmedProgram:
         `force`: replace an output directory. Raises `UserError` if the folder may not be replaced or written.
         """
         target = arguments.parse_path("folder", folder)
-        if target.exists() and os.path.samefile(target, self.source):
-            raise UserError(f"-o {target}: is the program itself; a chip's constants need a folder of their own")
         assert self.program.trim is not None, "it is trimmed"
         table = self.program.trim.model_copy(update={"chip": self.chip, "samples": self.samples})
         constants = io.BytesIO()
         np.save(constants, self.program.constants)
         contents = {files.CONSTANTS: constants.getvalue(), files.TRIM: file_access.model_to_json(table)}
-        manifest = self.program.manifest
-        entries = {
-            name: files.FileEntry(size_bytes=len(content), sha256=sha256(content).hexdigest())
-            for name, content in contents.items()
-        }
-        changed = manifest.model_copy(update={"files": {**manifest.files, **entries}})
-        contents[files.MANIFEST] = file_access.model_to_json(changed)
-        with writer.replace_folder(target, force=arguments.parse_flag("force", force)) as temporary:
-            for name in {*manifest.files, files.MANIFEST}:
-                (temporary / name).parent.mkdir(exist_ok=True)
-                if name in contents:
-                    (temporary / name).write_bytes(contents[name])
-                else:
-                    shutil.copyfile(self.source / name, temporary / name)
-        return target
+        return write_variant(
+            self.source, self.program.manifest, contents, target, force=arguments.parse_flag("force", force)
+        )
 
 
 def trim(
@@ -94,8 +78,8 @@ def trim(
 
     `data`: inputs, as for `raptor accuracy`; labels are not read. `cells`: device file or preset of a simulated chip,
     `chip` its seed, `settings` as for `raptor accuracy --with`. `device`: real crossbars in their place, an open device
-    or its name. `samples`: number of inputs to use, by default all. Raises `UserError` for invalid input, and
-    `DeviceError` if a device fails.
+    or its name. A program that is repaired for a chip needs neither: its chip is trimmed. `samples`: number of inputs
+    to use, by default all. Raises `UserError` for invalid input, and `DeviceError` if a device fails.
     """
     source, file = arguments.parse_path("folder", folder), arguments.parse_path("data", data)
     seed = arguments.parse_integer("chip", chip, 0)
@@ -103,13 +87,15 @@ def trim(
     given = arguments.parse_dict(
         "settings", {} if settings is None else settings, "settings by name, such as {'adc_bits': 8}"
     )
+    require_one_segment(source, "a trim")
+    program = reset_trim(load_output(source))
+    read = read_labelled_data(file, program.memory.inputs, count)
+    if cells is None and device is None and program.repair is not None and not given:
+        return _trim_on(source, program, read, program.repair.table.chip, default_workers())
     if (cells is None) == (device is None):
         raise UserError(f"say {spell_option('cells')} for a simulated chip, or {spell_option('device')} for a real one")
     if device is not None and (given or seed):
         raise UserError(f"{spell_option('device')}: a device has no settings and no seed of a simulated chip")
-    require_one_segment(source, "a trim")
-    program = reset_trim(load_output(source))
-    read = read_labelled_data(file, program.memory.inputs, count)
     if cells is not None:
         return _trim_simulated(source, program, read, cells, seed, given)
     from raptor.device.program_execution import DeviceWriter  # devices are loaded where one is used

@@ -330,7 +330,7 @@ def test_what_is_decided_after_the_layers_are_placed(name: str, tmp_path: Path, 
     change, placement, _ = found.changes
     assert change.count
     assert program.artifacts is not None
-    assert set(change.cores) <= {core for core, records in program.artifacts.records.items() if len(records)}
+    assert set(change.cores) <= {core for core, records in program.artifacts.machine.records.items() if len(records)}
     status, shown, _ = _run(capsys, out)
     assert status == 0
     assert f"- {name}: {change.why}" in " ".join(shown.split())

@@ -9,7 +9,7 @@ from tests.project.recipes.recipe import copied, followed, run
 from tests.tiny_models import make_model, node, random
 
 SECTION = "An operation, step by step"
-TESTS = "tests/spatial/test_operations.py", "tests/codegen/test_emit.py"
+TESTS = "tests/spatial/test_operations.py", "tests/codegen/pimsim/test_emit.py"
 CHOSEN = "told or emitter or square"
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import models
 import raptor
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import apply_pace
 from raptor.mapping.row_mapping import map_rows
-from raptor.compiler.pipeline import MappedGraph, complete, run_lowering
-from raptor.compiler.program_cost import simulate_objective
+from raptor.compiler.pipeline import MappedGraph, complete, generate_code, run_lowering
+from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
 from raptor.target.arch import arch_json, load
 from tests.pipeline import passes
@@ -34,7 +35,7 @@ def mapped(chip, pace):
     decision = replace(map_rows(graph, apply_pace(chip, pace), PlanCache()), pace=pace)
     completed = complete(MappedGraph(graph, decision), chip, aim=BALANCED_OBJECTIVE)
     made = run_lowering(completed.mapped, chip, known=completed.known)
-    return decision, simulate_objective("latency", made.program, made.streams, chip).latency_ns
+    return decision, simulate_objective("latency", made.program, generate_code(made, PIMSIM_BACKEND), chip).latency_ns
 
 
 (own, own_ns), (fixed, fixed_ns) = mapped(slow, "own"), mapped(slow, "bench")

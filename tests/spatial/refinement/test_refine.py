@@ -98,7 +98,7 @@ def test_a_file_replays_without_a_search(name: str, tmp_path: Path, monkeypatch:
 
 def streams(program: raptor.Program) -> dict[int, bytes]:
     assert program.artifacts is not None
-    return {core: records.tobytes() for core, records in program.artifacts.records.items()}
+    return {core: records.tobytes() for core, records in program.artifacts.machine.records.items()}
 
 
 @pytest.mark.parametrize("name", CASES)

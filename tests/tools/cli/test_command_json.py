@@ -18,9 +18,10 @@ from raptor.compiler.analysis import inspection
 from raptor.tools.cli import app, explain_view
 from raptor.tools.explore import study_driver
 from raptor.tools.explore.study.study_file import read_study
+from tests.oversized_models import dense
 from tests.paths import ROOT
 from tests.pipeline import conv_model
-from tests.tiny_models import make_model, node
+from tests.tiny_models import make_model, node, random
 from validator.checks import check
 from validator.checks import findings_output as checked
 from validator.judge.comparison import TensorComparison
@@ -46,6 +47,7 @@ RUNS = {
     "report": ("out",),
     "simulate": ("out", "--mode", "throughput"),
     "validate": ("out", "--layers"),
+    "yield": ("int8", "--data", "labelled.npz", "--chips", "2", "--rates", "0.1", "--candidates", "2"),
 }
 
 
@@ -57,6 +59,10 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     raptor.compile(folder / "model.onnx", xbar=8, cores=8).save(folder / "out")
     np.savez(folder / "data.npz", x=np.random.default_rng(0).random((3, 1, 5, 4, 4), np.float32), y=np.arange(3))
+    raptor.compile(raptor.quantize(dense(6, 3), samples=1).save(folder / "int8.onnx"), xbar=16, cores=2).save(
+        folder / "int8"
+    )
+    np.savez(folder / "labelled.npz", x=random(5, 6), y=np.array([0, 1, 2, 0, 1]))
     (folder / "study.toml").write_text(STUDY)
     study_driver.run_study(read_study(folder / "study.toml"))
     return folder

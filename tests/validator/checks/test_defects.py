@@ -1,7 +1,9 @@
 """Defects, one per trap of the simulator: each is found and named exactly, and nothing else is reported."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -547,6 +549,62 @@ def missing_pair(seed: Seed) -> None:
     }
 
 
+def of_chip(seed: Seed, **defects: Any) -> None:
+    """Puts a chip file beside the program: crossbars of 128x128, four in a core."""
+    size = {"cores": 2, "crossbars": 4, "rows": 128, "columns": 128, "arrays": 2}
+    chip = {"version": 1, "name": "die", "source": "a tester", "size": size} | defects
+    seed.extra = {**weights(128, 8), "chip.json": json.dumps(chip)}
+
+
+@defect("dead-core")
+def a_dead_core_is_used(seed: Seed) -> None:
+    of_chip(seed, dead_cores=[1])
+
+
+@defect("dead-crossbar")
+def no_crossbar_works(seed: Seed) -> None:
+    of_chip(seed, dead_crossbars=[[0, 0], [0, 1], [0, 2], [0, 3]])
+
+
+@defect("dead-line")
+def a_dead_column_is_used(seed: Seed) -> None:
+    of_chip(seed, dead_crossbars=[[0, 0], [0, 2], [0, 3]], arrays=[{"core": 0, "crossbar": 1, "columns": [3]}])
+
+
+@defect("dead-line")
+def a_dead_row_is_used(seed: Seed) -> None:
+    of_chip(seed, arrays=[{"core": 0, "crossbar": k, "array": 1, "rows": [127]} for k in range(4)])
+
+
+def repaired_for(crossbars: list[int], digest: str = "") -> str:
+    place = {"core": 0, "group": 0, "crossbars": crossbars}
+    table = {"version": 1, "chip": "die", "chip_sha256": digest or "0" * 64, "encoding": "offset", "levels": "full"}
+    return json.dumps({**table, "cell_bits": 8, "groups": [place], "layers": []})
+
+
+@defect("chip-size")
+def another_chip(seed: Seed) -> None:
+    of_chip(seed)
+    seed.extra["repair.json"] = repaired_for([0])
+
+
+@defect("chip-size")
+def a_chip_with_fewer_crossbars(seed: Seed) -> None:
+    of_chip(seed, size={"cores": 2, "crossbars": 3, "rows": 128, "columns": 128})
+
+
+@defect("dead-crossbar", "chip-size")
+def a_spare_counted_twice(seed: Seed) -> None:
+    of_chip(seed)
+    seed.extra["repair.json"] = repaired_for([3, 3])
+
+
+@defect("dead-crossbar", "chip-size")
+def a_repair_in_a_dead_crossbar(seed: Seed) -> None:
+    of_chip(seed, dead_crossbars=[[0, 2]])
+    seed.extra["repair.json"] = repaired_for([2])
+
+
 def named(findings: tuple[Finding, ...]) -> set[str]:
     return {finding.rule for finding in findings}
 
@@ -573,6 +631,13 @@ def test_a_memory_size_that_is_named_is_a_limit(tmp_path: Path) -> None:
 
 def test_a_sound_program_has_no_findings(tmp_path: Path) -> None:
     assert check(Seed().write(tmp_path)) == ()
+
+
+def test_defects_of_what_is_not_used(tmp_path: Path) -> None:
+    seed = Seed()
+    columns = [{"core": 0, "crossbar": 3, "columns": [90]}]
+    of_chip(seed, dead_crossbars=[[0, 0], [0, 1], [1, 0]], arrays=[{"core": 0, "crossbar": 2, "rows": [0]}, *columns])
+    assert check(seed.write(tmp_path)) == ()
 
 
 def test_every_rule_has_a_defect() -> None:

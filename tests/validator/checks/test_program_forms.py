@@ -148,7 +148,7 @@ def test_a_program_before_and_after_it_is_written(tmp_path: Path) -> None:
     path.write_bytes(MODELS["lenet5"].build(seed=0).SerializeToString())
     program = raptor.compile(path, cores=9)
     assert program.artifacts is not None
-    records = next(r for r in program.artifacts.records.values() if (r["opcode"] == OPCODE["mvmul"]).any())
+    records = next(r for r in program.artifacts.machine.records.values() if (r["opcode"] == OPCODE["mvmul"]).any())
     records["opcode"][records["opcode"] == OPCODE["setbw"]] = OPCODE["nop"]
     before = {finding.rule for finding in program.check()}
     after = {finding.rule for finding in check(program.save(tmp_path / "out"))}

@@ -8,8 +8,9 @@ import msgspec
 
 from raptor import api
 from raptor.api import Program
+from raptor.codegen.pimsim.program_cost import STEADY_SAMPLES, simulate_cost, simulate_peak_w
+from raptor.codegen.pimsim.stream_files import pimsim_files
 from raptor.common.errors import CapacityError, RaptorError, UnsupportedError, UserError
-from raptor.compiler.program_cost import STEADY_SAMPLES, simulate_cost, simulate_peak_w
 from raptor.options import ChipOptions, collect_options
 from raptor.output.writer import ProgramArtifacts
 from raptor.target import arch as architectures
@@ -161,13 +162,14 @@ def load_simulated_chip(job: EvaluationJob) -> Target:
 
 def _alone(artifacts: ProgramArtifacts, chip: Target, job: EvaluationJob) -> dict[str, float]:
     """Returns time and energy of a program of one segment, whose weights are written once."""
-    groups = {core: artifacts.config.group_sizes(core) for core in artifacts.records}
-    one = simulate_cost(artifacts.records, groups, chip, 0)
+    files = pimsim_files(artifacts)
+    groups = {core: files.config.group_sizes(core) for core in files.records}
+    one = simulate_cost(files.records, groups, chip, 0)
     found = {"latency_ns": one.latency_ns, "energy_pj": one.energy_pj} | _wear(None)
     if job.needs_power:
-        found["power_peak_w"] = simulate_peak_w(artifacts.records, groups, chip)
+        found["power_peak_w"] = simulate_peak_w(files.records, groups, chip)
     if job.is_steady:
-        several = simulate_cost(artifacts.records, groups, chip, STEADY_SAMPLES)
+        several = simulate_cost(files.records, groups, chip, STEADY_SAMPLES)
         found |= {"interval_ns": several.interval_ns, "steady_energy_pj": several.energy_pj}
     return found
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from raptor.common.errors import UserError
+from raptor.common.option_spelling import flag_name
+from raptor.common.options.arguments import parse_flag
 from raptor.mapping.knobs import parse_knobs
-from raptor.options import CompileKeywords, CompileOptions, collect_options, list_keywords, to_command_line
+from raptor.options import CompileKeywords, CompileOptions, collect_options, list_keywords
 from raptor.target.arch.chip_links import parse_link
 from raptor.target.arch.field_names import find_field
 from raptor.target.device_file import load_device
@@ -140,3 +142,16 @@ def format_command(model: str, options: Mapping[str, Any], out: str = "out") -> 
     """Returns the command that compiles a model with these options to a directory."""
     words = ["raptor", "compile", model] + ([] if out == "out" else ["-o", out])
     return shlex.join([*words, *to_command_line(options)])
+
+
+def to_command_line(given: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the words of the command line for keyword arguments of `raptor.compile`."""
+    for name, value in given.items():
+        option, words = collect_options(CompileOptions)[name], flag_name(name).split()
+        if option.check is parse_flag:
+            yield from words if value else ()
+        elif option.texts is not None:
+            for text in option.texts.format_texts(value):
+                yield from (*words, text)
+        else:
+            yield from (*words, "x".join(map(str, cast(list[Any], value))) if isinstance(value, list) else str(value))

@@ -1,0 +1,1 @@
+"""MLIR's textual form: its values, and a reader of the generic form, which knows no dialect."""

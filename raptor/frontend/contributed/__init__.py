@@ -1,0 +1,1 @@
+"""Operators of onnxruntime (`com.microsoft`) in language models, expressed in standard ONNX operators."""

@@ -1,0 +1,160 @@
+"""Rotary embedding and grouped-query attention of onnxruntime, in standard ONNX operators."""
+
+import numpy as np
+from onnx import TensorProto
+
+from raptor.frontend.contributed.node_writer import CannotExpandError, ExpansionWriter
+
+_END = 2**31 - 1
+MASKED = -1e30
+"""Added to the score of a key that is not seen: its weight becomes exactly 0, and no infinity arises."""
+
+
+def rotary_embedding(w: ExpansionWriter) -> None:
+    """Turns pairs of channels by the angles of their positions: x [B, S, N * d] or [B, N, S, d], ids [B, S] or [1]."""
+    x, ids, cosines, sines = w.view.inputs[:4]
+    heads, partial = w.view.integer("num_heads", 0), w.view.integer("rotary_embedding_dim", 0)
+    if w.view.integer("is_packed_batching", 0):
+        raise CannotExpandError("is_packed_batching is not supported")
+    flat = w.rank(x) == 3
+    if flat and not heads and partial:
+        raise CannotExpandError("rotary_embedding_dim without num_heads")
+    turned = _channels(w, cosines)
+    if flat:
+        heads_first = w.reshape(x, 0, 0, heads or -1, -1 if heads else turned)
+    else:
+        heads_first = w.add("Transpose", [x], perm=[0, 2, 1, 3])
+    if w.rank(ids) == 1:
+        ids = w.unsqueeze(w.add("Add", [ids, _counted(w, w.size(heads_first, 1))]), 0)
+    found = rotate(w, heads_first, ids, cosines, sines, interleaved=bool(w.view.integer("interleaved", 0)))
+    w.finish(w.reshape(found, 0, 0, -1) if flat else w.add("Transpose", [found], perm=[0, 2, 1, 3]))
+
+
+def rotate(w: ExpansionWriter, x: str, ids: str, cosines: str, sines: str, *, interleaved: bool) -> str:
+    """Adds nodes that turn x [B, S, heads, d] by the rows `ids` [B, S] of the tables [positions, r / 2], r <= d."""
+    turned = _channels(w, cosines)
+    channel = np.arange(turned)
+    pair, second = (channel // 2, channel % 2) if interleaved else (channel % (turned // 2), channel // (turned // 2))
+    partner = channel ^ 1 if interleaved else (channel + turned // 2) % turned
+    # Each channel times the cosine, and its partner times the sine, which is negative for the first one of a pair.
+    c, s = (w.add("Gather", [w.add("Gather", [t, ids], axis=0), w.constant(pair)], axis=2) for t in (cosines, sines))
+    sign = w.constant(np.where(second, 1, -1).astype(np.float32))
+    c, s = (w.unsqueeze(t, 2) for t in (c, w.add("Mul", [s, sign])))
+    own, other = w.slice(x, 0, turned, 3), w.add("Gather", [x, w.constant(partner)], axis=3)
+    found = w.add("Add", [w.add("Mul", [own, c]), w.add("Mul", [other, s])])
+    return w.add("Concat", [found, w.slice(x, turned, _END, 3)], axis=3)
+
+
+def _channels(w: ExpansionWriter, table: str) -> int:
+    """Returns the number of channels that a table of cosines [positions, r / 2] turns."""
+    dims = w.weights[table].dims if table in w.weights else w.dims.get(table, ())
+    if len(dims) != 2 or not isinstance(dims[1], int):
+        raise CannotExpandError("its table of cosines must have a known size")
+    return 2 * int(dims[1])
+
+
+def _counted(w: ExpansionWriter, count: str) -> str:
+    """Adds the integers 0, 1, ... below a scalar."""
+    return w.add("Range", [w.constant(np.int64(0)), count, w.constant(np.int64(1))])
+
+
+_OPTIONAL = {9: "position_ids", 12: "k_scale", 13: "v_scale", 14: "query_seqlens"}
+
+
+def group_query_attention(w: ExpansionWriter) -> None:
+    """Attention in which several query heads share a head of keys and values, with a cache that grows.
+
+    The position of the first new token is the length of the past: the sequences have no padding.
+    """
+    view = w.view
+    w.refuse_inputs({k: v for k, v in _OPTIONAL.items() if k != 9})
+    w.refuse_outputs(3)
+    heads, groups = view.integer("num_heads", 0), view.integer("kv_num_heads", 0)
+    if heads < 1 or groups < 1 or heads % groups:
+        raise CannotExpandError(f"num_heads={heads}, kv_num_heads={groups}")
+    for name in ("qk_output", "sliding_window_cache"):
+        if view.integer(name, 0):
+            raise CannotExpandError(f"{name}: onnxruntime cannot judge it on the CPU")
+    if view.string("k_quant_type", "NONE") != "NONE" or view.string("v_quant_type", "NONE") != "NONE":
+        raise CannotExpandError("a cache of integers is not supported")
+    q, k, v = _heads(w, heads, groups)
+    past = (view.input(3), view.input(4))
+    start = w.size(past[0], 2) if past[0] else w.constant(np.int64(0))
+    rows = w.add("Add", [start, _counted(w, w.size(q, 1))])
+    if view.integer("do_rotary", 0):
+        ids = view.input(9) or w.unsqueeze(rows, 0)
+        tables, pairs = view.inputs[7:9], bool(view.integer("rotary_interleaved", 0))
+        q, k = (rotate(w, x, ids, *tables, interleaved=pairs) for x in (q, k))
+    q, k, v = (w.add("Transpose", [x], perm=[0, 2, 1, 3]) for x in (q, k, v))
+    if past[0] and past[1]:
+        k, v = w.add("Concat", [past[0], k], axis=2), w.add("Concat", [past[1], v], axis=2)
+    bias = _visible(w, rows, w.size(k, 2), view.integer("local_window_size", -1))
+    mixed = _attend(w, (q, k, v), bias, heads, groups)
+    w.finish(w.reshape(w.add("Transpose", [mixed], perm=[0, 2, 1, 3]), 0, 0, -1))
+    w.finish(k, 1)
+    w.finish(v, 2)
+
+
+def _heads(w: ExpansionWriter, heads: int, groups: int) -> list[str]:
+    """Returns queries, keys and values, [B, S, heads, d]; the query may hold all three."""
+    query, key, value = (w.view.input(k) for k in range(3))
+    assert query is not None, "an operator has its first input"
+    if key and value:
+        return [w.reshape(x, 0, 0, n, -1) for x, n in ((query, heads), (key, groups), (value, groups))]
+    return w.split(w.reshape(query, 0, 0, heads + 2 * groups, -1), 2, [heads, groups, groups])
+
+
+def _visible(w: ExpansionWriter, rows: str, keys: str, window: int) -> str:
+    """Adds the mask [S, keys]: 0 where row i sees key j, else `MASKED`. `rows`: the key of each row's own token."""
+    own, key = w.unsqueeze(rows, 1), w.unsqueeze(_counted(w, keys), 0)
+    hidden = w.add("Greater", [key, own])
+    if window > 0:
+        early = w.add("Less", [key, w.add("Sub", [own, w.constant(np.int64(window - 1))])])
+        hidden = w.add("Or", [hidden, early])
+    return w.add("Mul", [w.add("Cast", [hidden], to=TensorProto.FLOAT), w.number(MASKED)])
+
+
+def _attend(w: ExpansionWriter, operands: tuple[str, str, str], bias: str, heads: int, groups: int) -> str:
+    """Adds softmax(scale q k^T + bias) v for q [B, heads, S, d]; the heads of a group are rows of one product."""
+    q, k, v = operands
+    scale = w.view.number("scale", 0)
+    if scale:
+        factor = w.number(scale)
+    else:
+        factor = w.add("Reciprocal", [w.add("Sqrt", [w.add("Cast", [w.size(q, 3)], to=TensorProto.FLOAT)])])
+    grouped = _in_groups(w, w.add("Mul", [q, factor]), groups)
+    scores = w.add("MatMul", [grouped, w.add("Transpose", [k], perm=[0, 1, 3, 2])])
+    scores = _per_head(w, scores, q, heads)
+    cap, given = w.view.number("softcap", 0), w.view.input(10)
+    if cap:
+        scores = w.add("Mul", [w.add("Tanh", [w.add("Div", [scores, w.number(cap)])]), w.number(cap)])
+    if given:
+        scores = w.add("Add", [scores, given])
+    share = _softmax(w, w.add("Add", [scores, bias]), heads)
+    return _per_head(w, w.add("MatMul", [_in_groups(w, share, groups), v]), q, heads)
+
+
+def _in_groups(w: ExpansionWriter, x: str, groups: int) -> str:
+    """Adds a Reshape of x [B, heads, S, n] to [B, groups, heads / groups * S, n]."""
+    last = w.unsqueeze(w.size(x, 3), 0)
+    return w.add("Reshape", [x, w.add("Concat", [w.integers(0, groups, -1), last], axis=0)])
+
+
+def _per_head(w: ExpansionWriter, x: str, q: str, heads: int) -> str:
+    """Adds a Reshape of x [B, groups, heads / groups * S, n] to [B, heads, S, n]. q: [B, heads, S, d]."""
+    size, last = (w.unsqueeze(w.size(t, a), 0) for t, a in ((q, 2), (x, 3)))
+    return w.add("Reshape", [x, w.add("Concat", [w.integers(0, heads), size, last], axis=0)])
+
+
+def _softmax(w: ExpansionWriter, scores: str, heads: int) -> str:
+    """Adds a softmax over the keys; a sink is one more key for each head, before all others, without a value."""
+    sink = w.view.input(11)
+    if sink:
+        extra = w.reshape(sink, 1, heads, 1, 1)
+    elif w.view.integer("smooth_softmax", 0) == 1:
+        extra = w.constant(np.zeros((1, heads, 1, 1), np.float32))
+    else:
+        return w.add("Softmax", [scores], axis=-1)
+    shape = w.add("Concat", [w.integers(1, heads), w.unsqueeze(w.size(scores, 2), 0), w.integers(1)], axis=0)
+    whole = w.add("Concat", [w.add("Expand", [extra, shape]), scores], axis=3)
+    return w.slice(w.add("Softmax", [whole], axis=-1), 1, _END, 3)

@@ -1,0 +1,1 @@
+"""ONNX models as MLIR text of the dialect `onnx`, written and read."""

@@ -1,0 +1,45 @@
+"""Sessions of a decoder in Python."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from raptor.api import Program
+from raptor.common.errors import UserError
+from raptor.common.options import arguments
+from raptor.common.package_clashes import require_own_packages
+
+require_own_packages("validator")
+
+from validator.decoding.decoder_session import DecoderSession  # noqa: E402
+from validator.decoding.generation import Sampling, generate_tokens  # noqa: E402
+from validator.load.output_directory import load_output  # noqa: E402
+
+
+class Session(DecoderSession):
+    """One sequence of tokens on a compiled decoder, whose caches stay on the chip from step to step.
+
+    `program`: a program compiled with a `capacity`, or its directory. `position`: number of tokens so far. Several
+    sessions of one program are independent. Raises `UserError` for a program without states that grow.
+    """
+
+    def __init__(self, program: "Program | str | Path") -> None:
+        folder = program.directory if isinstance(program, Program) else arguments.parse_path("program", program)
+        super().__init__(load_output(folder))
+
+    def generate(
+        self, prompt: Sequence[int], tokens: int, *, temperature: float = 0.0, seed: int = 0
+    ) -> tuple[int, ...]:
+        """Reads the ids of a prompt, one a step, and returns the ids of `tokens` new tokens.
+
+        `temperature`: 0 takes the largest logit; else tokens are drawn by softmax(logits / temperature) with random
+        numbers from `seed`. Raises `UserError` if the cache has no room for all, before anything runs.
+        """
+        ids = [arguments.parse_integer("prompt", one, 0, 2**31) for one in prompt]
+        count = arguments.parse_integer("tokens", tokens, 1, 2**31)
+        if not ids:
+            raise UserError("prompt: expected the id of one token at least")
+        sampling = Sampling(
+            arguments.parse_finite("temperature", temperature, 0), arguments.parse_integer("seed", seed, 0, 2**62)
+        )
+        self.require_room(len(ids) + count - 1)
+        return generate_tokens(self, ids, count, sampling).tokens

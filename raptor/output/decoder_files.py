@@ -1,0 +1,45 @@
+"""`decoder.json`: how a program of one step stands for a model whose states grow."""
+
+from typing import Literal
+
+from raptor.common.files.schema_types import JsonArray, StrictSchema
+from raptor.output.files import FORMAT_VERSION, Count, Dimension
+
+
+class GrowingStateFile(StrictSchema):
+    """A state to which each step appends a row along `axis`: `output` is `input` and one row more.
+
+    The program's tensor has the axes of the model's in the order `permutation`.
+    """
+
+    input: str
+    output: str
+    axis: Count
+    permutation: JsonArray[Count]
+
+
+class DerivedInputFile(StrictSchema):
+    """An input of `original.onnx` that the position P determines.
+
+    `kind`: `ones`, P + 1 of them; `position`, the number P; `length`, the number P + 1. `shape`: at the last position;
+    of `ones`, the last dimension is P + 1. `dtype`: numpy's name of the type.
+    """
+
+    name: str
+    kind: Literal["ones", "position", "length"]
+    shape: JsonArray[Dimension]
+    dtype: str
+
+
+class DecoderFile(StrictSchema):
+    """`decoder.json`: the program is one step of `original.onnx`, whose `states` grow by a row a step.
+
+    The program holds the last `capacity` rows of each state, the newest at the end. It reads its position, 0 to
+    capacity - 1, from the input `position`, and takes no `derived` inputs.
+    """
+
+    version: Literal[1] = FORMAT_VERSION
+    capacity: Count
+    position: str
+    states: JsonArray[GrowingStateFile]
+    derived: JsonArray[DerivedInputFile] = ()

@@ -1,0 +1,65 @@
+"""The target that the defects of a chip leave: the cores and the crossbars of each that a program may use."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from raptor.common.errors import UserError
+from raptor.target.arch.target import Target, intern_target
+from raptor.target.chip_file import Chip
+
+
+def check_chip_fits(chip: Chip, target: Target, where: str) -> None:
+    """Raises `UserError` unless a chip has the cores, crossbars, rows, columns and cells of a target."""
+    wanted = (target.core_count, target.core.xbar_count, target.xbar_rows, target.xbar_cols)
+    size = chip.size
+    found = (size.cores, size.crossbars, size.rows, size.columns)
+    if found != wanted:
+        raise UserError(
+            f"{where}: chip {chip.file.name!r} has {_describe(found)}, the architecture {_describe(wanted)}; take "
+            "the file of a chip of this architecture"
+        )
+    if size.cell_bits is not None and size.cell_bits != target.cell_bits:
+        raise UserError(
+            f"{where}: chip {chip.file.name!r} has cells of {size.cell_bits} bits, the architecture of "
+            f"{target.cell_bits}; take the file of a chip of this architecture"
+        )
+
+
+def _describe(size: tuple[int, ...]) -> str:
+    cores, crossbars, rows, columns = size
+    return f"{cores} cores with {crossbars} crossbars of {rows}x{columns}"
+
+
+def avoid_defects(target: Target, chip: Chip, where: str) -> Target:
+    """Returns the target for a program that uses no dead core, and no crossbar with dead lines that it cannot replace.
+
+    All cores of a program have the same room. It is the number of crossbars with which the cores that have as many
+    hold the most in all; other cores are not used. Raises `UserError` if the chip is of another kind, or all is dead.
+    """
+    check_chip_fits(chip, target, where)
+    rooms = np.array([chip.count_whole_crossbars(core) for core in range(target.core_count)])
+    room = max(sorted({*rooms.tolist()}), key=lambda count: count * int((rooms >= count).sum()))
+    if not room:
+        raise UserError(f"{where}: chip {chip.file.name!r} has no core with a crossbar that works")
+    places = np.flatnonzero(rooms >= room).tolist()
+    return intern_target(
+        replace(
+            target,
+            places=None if len(places) == target.core_count else tuple(places),
+            room=None if room == target.core.xbar_count else room,
+            defects=chip,
+        )
+    )
+
+
+def describe_loss(target: Target) -> str:
+    """Returns what the defects of a chip leave of a target; empty for one without a chip file."""
+    if target.defects is None:
+        return ""
+    chip, hardware, used = target.defects, target.core.xbar_count, target.xbars_per_core
+    return (
+        f"chip {chip.file.name!r}: {len(chip.dead_cores)} of {target.core_count} cores are dead; the program may use "
+        f"{used} of {hardware} crossbars of a core, in the {target.usable_cores} cores that have as many without dead "
+        "rows and columns"
+    )

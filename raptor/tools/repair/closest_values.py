@@ -1,0 +1,139 @@
+"""The weight nearest to a wish that cells can hold of which some are stuck: an exact table for each set of stuck cells.
+
+The slices of a weight are digits. A free cell, or a pair, gives a digit a range; a stuck one narrows it. All sums that
+the digits can make are listed, and the nearest is looked up. With pairs of cells, ranges of digits overlap, so free
+cells make up for most stuck ones (arXiv 2512.18459 looks up the nearest value in the same way).
+"""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.target.chip_file import CellState
+from validator.crossbar.cell_layout import CellLayout, Levels
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+_STATES = 3
+"""Different states for a level: a cell on a dead line adds as little as one at off."""
+
+
+class ClosestValues:
+    """Tables of a layout: for a set of stuck cells and a wish, the nearest weight and its digits.
+
+    A set of stuck cells is a number (`make_codes`): 0 if all cells of the weight are free.
+    """
+
+    def __init__(self, layout: CellLayout) -> None:
+        low, high = layout.limits
+        self.layout = layout
+        self.most = max(abs(low), abs(high))
+        self._codes: list[int] = []
+        self._values = np.zeros((0, 2 * self.most + 1), np.int32)
+        self._digits: list[Ints] = []
+
+    def make_codes(self, states: Bytes) -> Ints:
+        """Returns the set of stuck cells of each weight, [rows, cols], of states [arrays, rows, cols, slices]."""
+        kinds = np.where(states == CellState.DEAD, CellState.OFF, states).astype(np.int64)
+        found = np.zeros(states.shape[1:3], np.int64)
+        for array, k in product(range(self.layout.arrays), range(self.layout.slices)):
+            found = found * _STATES + kinds[array, :, :, k]
+        return found
+
+    def find_values(self, codes: Ints, wishes: Ints) -> Ints:
+        """Returns the nearest weights [n] for sets of stuck cells [n] and wishes [n]."""
+        rows = self._rows(codes)  # the tables may grow
+        return self._values[rows, self._places(wishes)].astype(np.int64)
+
+    def find_digits(self, codes: Ints, wishes: Ints) -> Ints:
+        """Returns the digits [n, slices] of the nearest weights."""
+        rows, places = self._rows(codes), self._places(wishes)
+        digits = np.zeros((len(codes), self.layout.slices), np.int64)
+        for row in np.unique(rows):
+            at = np.flatnonzero(rows == row)
+            digits[at] = self._digits[row][places[at]]
+        return digits
+
+    def _places(self, wishes: Ints) -> Ints:
+        return np.clip(wishes, -self.most, self.most) + self.most
+
+    def _rows(self, codes: Ints) -> Ints:
+        """Returns the row of each set of stuck cells in the tables, which grow as sets are met."""
+        known = np.array(self._codes, np.int64)
+        order = np.argsort(known)
+        places = np.searchsorted(known, codes, sorter=order)
+        rows = order[np.minimum(places, len(known) - 1)] if len(known) else np.zeros(len(codes), np.int64)
+        missing = np.unique(codes if not len(known) else codes[known[rows] != codes])
+        if not len(missing):
+            return rows
+        tables = [self._make_table(int(code)) for code in missing]
+        self._codes += missing.tolist()
+        self._values = np.vstack([self._values, *(values for values, _ in tables)])
+        self._digits += [digits for _, digits in tables]
+        return self._rows(codes)
+
+    def _make_table(self, code: int) -> tuple[npt.NDArray[np.int32], Ints]:
+        sums, digits = list_sums(self.layout, split_code(self.layout, code))
+        best = nearest(sums, np.arange(-self.most, self.most + 1))
+        return sums[best].astype(np.int32)[None], digits[best]
+
+
+def split_code(layout: CellLayout, code: int) -> tuple[tuple[int, ...], ...]:
+    """Returns the states of the cells of a weight, [arrays][slices]."""
+    digits = [code // _STATES**k % _STATES for k in reversed(range(layout.arrays * layout.slices))]
+    return tuple(tuple(digits[a * layout.slices : (a + 1) * layout.slices]) for a in range(layout.arrays))
+
+
+def list_sums(layout: CellLayout, states: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Returns all weights that cells in these states can hold, in ascending order, and the digits of each."""
+    sums, digits = np.array([layout.constant]), np.zeros((1, 0), np.int64)
+    for k, power in enumerate(layout.powers):
+        (low, high), *less = (_range(layout, k, array[k]) for array in states)
+        if less:
+            low, high = low - less[0][1], high - less[0][0]
+        step = np.array(sorted(range(low, high + 1), key=abs), np.int64)
+        every = (sums + power * step[:, None]).ravel()
+        sums, first = np.unique(every, return_index=True)
+        digits = np.column_stack([digits[first % len(digits)], step[first // len(digits)]])
+    return sums, digits
+
+
+def _range(layout: CellLayout, k: int, state: int) -> tuple[int, int]:
+    """Returns the lowest and the highest level of a cell of slice k."""
+    if state == CellState.FREE:
+        return 0, (1 << layout.bits[k]) - 1
+    level = layout.highest[k] if state == CellState.ON else 0
+    return level, level
+
+
+def nearest(sums: Ints, wishes: Ints) -> Ints:
+    """Returns the index of the nearest of ascending sums for each wish; of two as near, the one nearer to 0."""
+    after = np.clip(np.searchsorted(sums, wishes), 0, len(sums) - 1)
+    before = np.maximum(after - 1, 0)
+    left, right = np.abs(wishes - sums[before]), np.abs(sums[after] - wishes)
+    nearer = (left < right) | ((left == right) & (np.abs(sums[before]) < np.abs(sums[after])))
+    return np.where(nearer, before, after)
+
+
+def free_digits(layout: CellLayout, weights: Ints) -> Ints:
+    """Returns the digits [..., slices] of weights in free cells, as the encoding defines them."""
+    starts = np.cumsum([0, *layout.bits[:-1]])
+    spans = (1 << np.array(layout.bits, np.int64)) - 1
+    raised = weights - layout.constant
+    if layout.arrays == 1:
+        return raised[..., None] >> starts & spans
+    return np.sign(raised)[..., None] * (np.abs(raised)[..., None] >> starts & spans)
+
+
+def digits_to_levels(layout: CellLayout, digits: Ints, states: Bytes) -> Levels:
+    """Returns levels [arrays, rows, cols, slices] with these digits [rows, cols, slices]; stuck cells keep theirs."""
+    fixed = np.where(states == CellState.ON, np.array(layout.highest, np.int64), 0)
+    if layout.arrays == 1:
+        return np.where(states[0] == CellState.FREE, digits, fixed[0])[None].astype(np.uint8)
+    is_free = states == CellState.FREE
+    plus, minus = np.maximum(digits, 0), np.maximum(-digits, 0)
+    first = np.where(is_free[0], np.where(is_free[1], plus, digits + fixed[1]), fixed[0])
+    second = np.where(is_free[1], np.where(is_free[0], minus, fixed[0] - digits), fixed[1])
+    return np.stack([first, second]).astype(np.uint8)

@@ -1,0 +1,201 @@
+"""Yield: the share of random chips on which a program is accurate enough, by method of repair."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.target.arch import Target, read_stored_target
+from raptor.target.chip_file import Chip, ChipFile, make_chip
+from raptor.target.device_file import DeviceFile
+from raptor.tools.repair.chip_writer import make_size
+from raptor.tools.repair.draw_defects import DefectRates, draw_chip
+from raptor.tools.repair.repair_matrix import RepairMethod
+from raptor.tools.repair.repair_program import ProgramRepairer, find_wider_columns, make_cell_setup
+from validator.accuracy.classify import find_class_rule
+from validator.accuracy.labelled_data import LabelledData, read_labelled_data
+from validator.accuracy.sample_scores import default_workers, run_scores
+from validator.accuracy.statistics import ConfidenceInterval, wilson_interval
+from validator.crossbar.load_repair import install_repair
+from validator.crossbar.repaired_cells import CellRepair
+from validator.load.output_directory import load_output
+from validator.program.program import LoadedProgram
+from validator.program.segment_list import require_one_segment
+
+METHODS = {
+    "written": RepairMethod(compensate=False, signs=False, sums=False, crossbars=False),
+    "nearest": RepairMethod(signs=False, sums=False, crossbars=False),
+    "signs": RepairMethod(sums=False, crossbars=False),
+    "sums": RepairMethod(crossbars=False),
+    "crossbars": RepairMethod(),
+}
+"""Methods by name; each does what the one before it does, and more. `written`: as if no cell was stuck."""
+
+
+@dataclass(frozen=True, slots=True)
+class YieldPoint:
+    """Chips of one rate of stuck cells, repaired by one method. `good` of `chips` reach the accuracy.
+
+    `share`: of good chips; `interval`: what other chips would give, with a confidence of 95 %. `mean`, `lowest`: top-1.
+    """
+
+    stuck: float
+    method: str
+    chips: int
+    good: int
+    share: float
+    interval: ConfidenceInterval
+    mean: float
+    lowest: float
+
+
+@dataclass(frozen=True, slots=True)
+class YieldReport:
+    """JSON of `raptor yield --json`. `least`: top-1 of a good chip; `exact`: top-1 without defects.
+
+    `seed`: of the first chip. `other_defects`: rates of defects other than stuck cells. `candidates`: crossbars of a
+    core that a repair chooses from.
+    """
+
+    model: str
+    least: float
+    exact: float
+    samples: int
+    encoding: str
+    cell_bits: int
+    seed: int
+    other_defects: DefectRates
+    spare_columns: int
+    candidates: int
+    points: tuple[YieldPoint, ...]
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YieldTask:
+    """A measurement: `chips` chips of each rate of stuck cells, whose other rates are `others`.
+
+    `least`: top-1 of a good chip. `candidates`: crossbars of a core that a repair chooses from.
+    """
+
+    rates: Sequence[float]
+    others: DefectRates
+    methods: Sequence[str]
+    chips: int
+    seed: int
+    least: float
+    candidates: int
+    spare_columns: int
+    workers: int | None = None
+
+
+def measure_yield(
+    out: Path,
+    data: Path,
+    samples: int | None,
+    device: DeviceFile | None,
+    settings: dict[str, str],
+    task: YieldTask,
+    tick: Callable[[int, int, float], None] = lambda done, count, seconds: None,
+) -> YieldReport:
+    """Draws chips, repairs a program for each, and measures its accuracy on labelled data.
+
+    `tick` is called after each chip with the number of chips that are done, of all, and with seconds so far. Raises
+    `UserError` for a program, data or settings that do not do.
+    """
+    require_one_segment(out, "yield")
+    program = replace(load_output(out), repair=None, crossbars=None)
+    target = read_stored_target(out, files.ARCH)
+    repairer = ProgramRepairer(program, target, make_cell_setup(target, device, settings))
+    read = read_labelled_data(data, program.memory.inputs, samples)
+    rule = find_class_rule(program)
+    rule.check_labels(read, data)
+    if read.labels is None:
+        raise UserError(f"{data}: has no labels, without which there is no accuracy")
+    measured = _Measurement(program, target, repairer, read, task)
+    start, done, count = perf_counter(), 0, len(task.rates) * task.chips
+    points: list[YieldPoint] = []
+    for rate in task.rates:
+        found: dict[str, list[float]] = {method: [] for method in task.methods}
+        for number in range(task.chips):
+            for method, top1 in measured.measure_chip(rate, task.seed + number):
+                found[method].append(top1)
+            done += 1
+            tick(done, count, perf_counter() - start)
+        points += [_point(rate, method, np.array(top1), task.least) for method, top1 in found.items()]
+    return YieldReport(
+        model=program.manifest.model,
+        least=task.least,
+        exact=measured.top1(program),
+        samples=read.count,
+        encoding=repairer.setup.encoding,
+        cell_bits=repairer.setup.cell_bits,
+        seed=task.seed,
+        other_defects=task.others,
+        spare_columns=task.spare_columns,
+        candidates=task.candidates,
+        points=tuple(points),
+    )
+
+
+def _point(rate: float, method: str, top1: "np.ndarray[tuple[int], np.dtype[np.float64]]", least: float) -> YieldPoint:
+    good, chips = int((top1 >= least - 1e-9).sum()), len(top1)
+    interval = wilson_interval(good, chips)
+    return YieldPoint(rate, method, chips, good, good / chips, interval, float(top1.mean()), float(top1.min()))
+
+
+class _Measurement:
+    """A program, and chips for it."""
+
+    def __init__(
+        self, program: LoadedProgram, target: Target, repairer: ProgramRepairer, data: LabelledData, task: YieldTask
+    ) -> None:
+        self.program, self.target, self.repairer, self.data, self.task = program, target, repairer, data, task
+        self.rule = find_class_rule(program)
+        self.size = make_size(target, repairer.arrays, 0, task.spare_columns)
+        if task.candidates > self.size.crossbars:
+            raise UserError(f"--candidates {task.candidates}: a core has {self.size.crossbars} crossbars")
+        if task.candidates < repairer.most_parts:
+            raise UserError(
+                f"--candidates {task.candidates}: the program uses {repairer.most_parts} crossbars of a core; a repair "
+                "needs at least as many"
+            )
+        crossbars = range(task.candidates)
+        self.places = [(core, k) for core in repairer.cores for k in crossbars]
+
+    def measure_chip(self, stuck: float, seed: int) -> Iterator[tuple[str, float]]:
+        """Yields the top-1 of a chip for each method; 0 if the program does not fit what works of the chip."""
+        chip = self._draw(replace(self.task.others, stuck=stuck), seed)
+        for method in self.task.methods:
+            try:
+                repair = self.repairer.repair(chip, METHODS[method])
+            except UserError:
+                yield method, 0.0
+                continue
+            yield method, self.top1(self._install(repair))
+
+    def _draw(self, rates: DefectRates, seed: int) -> Chip:
+        """Draws a chip on which only the candidates work: others are dead, as nothing else can choose them."""
+        drawn = draw_chip(self.size, rates, seed, self.places)
+        others = range(self.task.candidates, self.size.crossbars)
+        dead = {*drawn.dead_crossbars, *((core, k) for core in self.repairer.cores for k in others)}
+        return make_chip(ChipFile.model_validate({**dict(drawn), "dead_crossbars": tuple(sorted(dead))}))
+
+    def _install(self, repair: CellRepair) -> LoadedProgram:
+        """Returns the program with repaired weights. If no sum can be larger than before, exact products do."""
+        weights = self.program.weights
+        matrices = [weights.matrix(group.core, group.group) for group in repair.groups]
+        pairs = zip(matrices, repair.groups, strict=True)
+        if any(find_wider_columns(matrix.astype(np.int64), group.weights).any() for matrix, group in pairs):
+            return install_repair(self.program, repair, self.target)
+        values = np.concatenate([group.weights.ravel() for group in repair.groups]).astype(weights.values.dtype)
+        return replace(self.program, weights=replace(weights, values=values))
+
+    def top1(self, program: LoadedProgram) -> float:
+        """Returns the share of samples that a program classifies correctly."""
+        scores = run_scores(program, self.data, self.task.workers or default_workers(), lambda: None)
+        return float((self.rule.classify(scores) == self.data.labels).mean())

@@ -1,0 +1,178 @@
+"""Decoders whose caches grow, as exporters write them, and onnxruntime stepping through them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from tests.tiny_models import Array
+from validator.model.ort_session import create_session
+
+MICROSOFT = "com.microsoft"
+_FLOAT, _INT64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+class _Builder:
+    """Collects nodes and constants; weights are random, from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.nodes: list[NodeProto] = []
+        self.constants: dict[str, Array] = {}
+
+    def add(self, op_type: str, inputs: Sequence[str], output: str | Sequence[str], **more: Any) -> str:
+        outputs = [output] if isinstance(output, str) else list(output)
+        self.nodes.append(helper.make_node(op_type, list(inputs), outputs, name=outputs[0], **more))
+        return outputs[0]
+
+    def constant(self, name: str, values: Any) -> str:
+        self.constants[name] = np.asarray(values)
+        return name
+
+    def weights(self, name: str, *size: int) -> str:
+        return self.constant(name, (self.rng.standard_normal(size) / np.sqrt(size[0])).astype(np.float32))
+
+    def model(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> ModelProto:
+        def value(name: str, shape: Sequence[int | str]) -> Any:
+            whole = name in ("input_ids", "attention_mask", "position_ids")
+            return helper.make_tensor_value_info(name, _INT64 if whole else _FLOAT, shape)
+
+        graph = helper.make_graph(
+            self.nodes,
+            "decoder",
+            [value(*each) for each in inputs.items()],
+            [value(*each) for each in outputs.items()],
+            [numpy_helper.from_array(array, name) for name, array in self.constants.items()],
+        )
+        opsets = [helper.make_opsetid("", 18), helper.make_opsetid(MICROSOFT, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def _cache(layers: int, heads: int, size: int, form: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    before = {
+        f"past_key_values.{n}.{kind}": ["batch", heads, "past", size]
+        for n in range(layers)
+        for kind in ("key", "value")
+    }
+    after = {name.replace("past_key_values", "present"): [*dims[:2], form, size] for name, dims in before.items()}
+    return before, after
+
+
+def plain_decoder(
+    *, layers: int = 2, heads: int = 2, size: int = 8, vocabulary: int = 12, positions: int = 32, seed: int = 0
+) -> ModelProto:
+    """A decoder in standard operators, as optimum exports GPT-2: position_ids, and a mask that is added to scores."""
+    b, width = _Builder(seed), heads * size
+    b.add("Gather", [b.weights("wte", vocabulary, width), "input_ids"], "tokens")
+    x = b.add("Add", ["tokens", b.add("Gather", [b.weights("wpe", positions, width), "position_ids"], "places")], "x")
+    b.add("Cast", ["attention_mask"], "seen", to=_FLOAT)
+    b.add("Unsqueeze", [b.add("Sub", ["seen", b.constant("one", np.float32(1))], "unseen"), "axes"], "unseen.4d")
+    b.constant("axes", np.array([1, 2]))
+    b.add("Mul", ["unseen.4d", b.constant("huge", np.float32(1e9))], "mask")
+    for n in range(layers):
+        name = f"layer.{n}"
+        heads_of = {kind: _split_heads(b, x, f"{name}.{kind}", heads, size) for kind in ("query", "key", "value")}
+        for kind in ("key", "value"):
+            b.add("Concat", [f"past_key_values.{n}.{kind}", heads_of[kind]], f"present.{n}.{kind}", axis=2)
+        b.add("Transpose", [f"present.{n}.key"], f"{name}.keys", perm=[0, 1, 3, 2])
+        b.add("MatMul", [heads_of["query"], f"{name}.keys"], f"{name}.scores")
+        b.add("Add", [f"{name}.scores", "mask"], f"{name}.masked")
+        b.add("Softmax", [f"{name}.masked"], f"{name}.shares", axis=-1)
+        b.add("MatMul", [f"{name}.shares", f"present.{n}.value"], f"{name}.mixed")
+        b.add("Transpose", [f"{name}.mixed"], f"{name}.by_token", perm=[0, 2, 1, 3])
+        b.add("Reshape", [f"{name}.by_token", b.constant("flat", np.array([0, 0, width]))], f"{name}.joined")
+        b.add("MatMul", [f"{name}.joined", b.weights(f"{name}.out", width, width)], f"{name}.added")
+        x = b.add("Add", [x, f"{name}.added"], f"{name}.sum")
+        x = b.add("Tanh", [x], f"{name}.y")
+    b.add("MatMul", [x, b.weights("head", width, vocabulary)], "logits")
+    before, after = _cache(layers, heads, size, "past + sequence")
+    inputs = {"input_ids": ["batch", "sequence"], **before, "attention_mask": ["batch", "past + sequence"]}
+    return b.model(
+        {**inputs, "position_ids": ["batch", "sequence"]}, {"logits": ["batch", "sequence", vocabulary], **after}
+    )
+
+
+def _split_heads(b: _Builder, x: str, name: str, heads: int, size: int) -> str:
+    b.add("MatMul", [x, b.weights(f"{name}.weights", heads * size, heads * size)], f"{name}.flat")
+    b.add("Reshape", [f"{name}.flat", b.constant("split", np.array([0, 0, heads, size]))], f"{name}.split")
+    return b.add("Transpose", [f"{name}.split"], f"{name}.heads", perm=[0, 2, 1, 3])
+
+
+def grouped_decoder(
+    *,
+    layers: int = 2,
+    heads: int = 4,
+    groups: int = 2,
+    size: int = 16,
+    vocabulary: int = 20,
+    seed: int = 0,
+    **more: Any,
+) -> ModelProto:
+    """A decoder as onnxruntime-genai writes Llama: GroupQueryAttention with rotation, root-mean-square norms, gates.
+
+    `more`: attributes of the attention.
+    """
+    b, width, wide = _Builder(seed), heads * size, 48
+    for name, axis in (("counted", 1), ("second", 1)):
+        b.constant(name, np.array([axis]) if name == "counted" else np.array(axis))
+    b.add("ReduceSum", ["attention_mask", "counted"], "count", keepdims=0)
+    b.add(
+        "Cast", [b.add("Sub", ["count", b.constant("one", np.array([1]))], "last")], "seqlens_k", to=TensorProto.INT32
+    )
+    b.add("Gather", [b.add("Shape", ["attention_mask"], "mask.shape"), "second"], "total.long")
+    b.add("Cast", ["total.long"], "total", to=TensorProto.INT32)
+    angles = np.arange(64)[:, None] / 10000.0 ** (np.arange(0, size, 2) / size)
+    b.constant("cos", np.cos(angles).astype(np.float32))
+    b.constant("sin", np.sin(angles).astype(np.float32))
+    x = b.add("Gather", [b.weights("embedding", vocabulary, width), "input_ids"], "tokens")
+    gain = b.constant("gain", b.rng.uniform(0.5, 1.5, width).astype(np.float32))
+    y = b.add("SimplifiedLayerNormalization", [x, gain], "norm", axis=-1, epsilon=1e-5, stash_type=1)
+    for n in range(layers):
+        name, past, present = f"layer.{n}", f"past_key_values.{n}", f"present.{n}"
+        b.add("MatMul", [y, b.weights(f"{name}.qkv", width, (heads + 2 * groups) * size)], f"{name}.packed")
+        given = [f"{name}.packed", "", "", f"{past}.key", f"{past}.value", "seqlens_k", "total", "cos", "sin"]
+        made = [f"{name}.attention", f"{present}.key", f"{present}.value"]
+        sizes = {"num_heads": heads, "kv_num_heads": groups, "do_rotary": 1, "domain": MICROSOFT}
+        b.add("GroupQueryAttention", given, made, **sizes, **more)
+        b.add("MatMul", [made[0], b.weights(f"{name}.out", width, width)], f"{name}.added")
+        y, x = _skip_norm(b, x, f"{name}.added", gain, f"{name}.norm2")
+        b.add("MatMul", [y, b.weights(f"{name}.gate", width, wide)], f"{name}.g")
+        b.add("MatMul", [y, b.weights(f"{name}.up", width, wide)], f"{name}.u")
+        b.add("QuickGelu", [f"{name}.g"], f"{name}.gated", domain=MICROSOFT, alpha=1.0)
+        b.add("Mul", [f"{name}.gated", f"{name}.u"], f"{name}.product")
+        b.add("MatMul", [f"{name}.product", b.weights(f"{name}.down", wide, width)], f"{name}.mlp")
+        y, x = _skip_norm(b, x, f"{name}.mlp", gain, f"{name}.norm3")
+    b.add("MatMul", [y, b.weights("head", width, vocabulary)], "logits")
+    before, after = _cache(layers, groups, size, "total")
+    inputs = {"input_ids": ["batch", "sequence"], "attention_mask": ["batch", "total"], **before}
+    return b.model(inputs, {"logits": ["batch", "sequence", vocabulary], **after})
+
+
+def _skip_norm(b: _Builder, x: str, added: str, gain: str, name: str) -> tuple[str, str]:
+    outputs = [name, "", "", f"{name}.sum"]
+    b.add("SkipSimplifiedLayerNormalization", [x, added, gain], outputs, domain=MICROSOFT, epsilon=1e-5)
+    return name, f"{name}.sum"
+
+
+def steps_of_runtime(proto: ModelProto, tokens: Sequence[int]) -> Iterator[dict[str, Array]]:
+    """Yields the outputs of onnxruntime for one token after the other, with its own caches."""
+    from pathlib import Path
+
+    session = create_session(proto.SerializeToString(), Path("decoder"))
+    caches = {
+        i.name: [0 if d == 2 else n if isinstance(n, int) else 1 for d, n in enumerate(i.shape)] for i in _past(session)
+    }
+    held = {name: np.zeros(shape, np.float32) for name, shape in caches.items()}
+    names = [o.name for o in session.get_outputs()]
+    known = {i.name for i in session.get_inputs()}
+    for position, token in enumerate(tokens):
+        feed = {"input_ids": np.array([[token]]), "attention_mask": np.ones((1, position + 1), np.int64), **held}
+        feed |= {"position_ids": np.array([[position]])} if "position_ids" in known else {}
+        found = dict(zip(names, session.run(None, feed), strict=True))
+        held = {name: found[name.replace("past_key_values", "present")] for name in held}
+        yield found
+
+
+def _past(session: Any) -> list[Any]:
+    return [i for i in session.get_inputs() if i.name.startswith("past")]

@@ -1,0 +1,162 @@
+"""Decoders whose caches grow become steps on caches of a fixed capacity: in onnxruntime, both give the same values."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from raptor.common.errors import UserError
+from raptor.common.options.option_texts import AUTOMATIC
+from raptor.frontend.canonical.standardise import read_standard_model
+from raptor.frontend.growing.step_model import StepModel, make_step_model
+from raptor.options import ModelInputs
+from tests import decoder_models as decoders
+from tests.tiny_models import Array
+from validator.model.ort_session import create_session
+
+CAPACITY = 7
+TOKENS = (3, 1, 7, 7, 0, 11, 5)
+FORMS: Mapping[str, Callable[[], ModelProto]] = {
+    "plain": decoders.plain_decoder,
+    "grouped": decoders.grouped_decoder,
+    "window": lambda: decoders.grouped_decoder(local_window_size=3),
+    "sink": lambda: decoders.grouped_decoder(smooth_softmax=1),
+    "cap": lambda: decoders.grouped_decoder(softcap=2.0),
+    "pairs": lambda: decoders.grouped_decoder(rotary_interleaved=1),
+    "scale": lambda: decoders.grouped_decoder(scale=0.5),
+    "one group": lambda: decoders.grouped_decoder(groups=1, layers=1),
+}
+
+
+def make_step(
+    proto: ModelProto, capacity: int = CAPACITY, pairs: Mapping[str, str] = AUTOMATIC, **more: Any
+) -> StepModel:
+    return make_step_model(read_standard_model(proto), pairs, capacity, ModelInputs(**more))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_step_gives_the_values_of_the_model_that_grows(form: str) -> None:
+    proto = FORMS[form]()
+    step = make_step(proto)
+    session = create_session(step.model.onnx_bytes, Path(form))
+    names = [o.name for o in session.get_outputs()]
+    shapes = {i.name: i.shape for i in session.get_inputs()}
+    held = {state.input: np.zeros(shapes[state.input], np.float32) for state in step.steps.states}
+    assert len(held) == 2 * (1 if form == "one group" else 2)
+    for position, wanted in enumerate(decoders.steps_of_runtime(proto, TOKENS)):
+        feed = {"input_ids": np.array([[TOKENS[position]]]), "position": np.array([position]), **held}
+        found = dict(zip(names, session.run(None, feed), strict=True))
+        np.testing.assert_allclose(found["logits"], wanted["logits"], rtol=1e-5, atol=1e-5)
+        for state in step.steps.states:
+            held[state.input] = found[state.output]
+            stored = found[state.output].transpose(np.argsort(state.permutation))
+            rows = stored.take(range(CAPACITY - position - 1, CAPACITY), state.axis)
+            np.testing.assert_allclose(rows, wanted[state.output], rtol=1e-5, atol=1e-5)
+
+
+def test_what_no_step_has_appended_has_no_influence() -> None:
+    """Rows in front of the first token hold anything, such as those of another sequence."""
+    step = make_step(decoders.grouped_decoder())
+    session = create_session(step.model.onnx_bytes, Path("step"))
+    shapes = {i.name: i.shape for i in session.get_inputs()}
+    rng = np.random.default_rng(0)
+    feed = {"input_ids": np.array([[4]]), "position": np.array([0])}
+    found: list[Array] = []
+    for scale in (0.0, 50.0):
+        held = {
+            s.input: np.asarray(scale * rng.standard_normal(shapes[s.input]), np.float32) for s in step.steps.states
+        }
+        found += session.run(["logits"], {**feed, **held})
+    assert np.array_equal(found[0], found[1])
+
+
+def test_the_cache_whose_rows_are_added_lies_row_beside_row() -> None:
+    states = {state.input: state for state in make_step(decoders.plain_decoder(layers=1)).steps.states}
+    assert states["past_key_values.0.key"].permutation == (0, 1, 2, 3)
+    assert states["past_key_values.0.value"].permutation == (0, 1, 3, 2)
+
+
+def test_derived_inputs_are_no_inputs_of_the_step() -> None:
+    step = make_step(decoders.plain_decoder())
+    given = {value.name for value in ModelProto.FromString(step.model.onnx_bytes).graph.input}
+    assert {(d.name, d.kind) for d in step.steps.derived} == {("attention_mask", "ones"), ("position_ids", "position")}
+    assert given == {"input_ids", "position"} | {s.input for s in step.steps.states}
+
+
+def with_node(
+    op_type: str, name: str, inputs: list[str], constants: Mapping[str, Any] = MappingProxyType({}), **more: Any
+) -> ModelProto:
+    """Returns a decoder with one more node, whose result is an output."""
+    proto = decoders.plain_decoder(layers=1)
+    proto.graph.node.append(helper.make_node(op_type, inputs, [name], name=name, **more))
+    proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items())
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("proto", "message"),
+    [
+        (with_node("Relu", "y", ["present.0.key"]), r"output y grows with every step, and is no state"),
+        (
+            with_node("ReduceMax", "y", ["present.0.key"], keepdims=0),
+            r"y \(ReduceMax\): it reduces the axis that grows",
+        ),
+        (
+            with_node("MatMul", "y", ["layer.0.masked", "present.0.value"]),
+            r"y \(MatMul\): it adds rows that nothing has",
+        ),
+        (
+            with_node("Gather", "y", ["present.0.key", "at"], {"at": np.array(0)}, axis=2),
+            r"y \(Gather\): it picks rows by their place",
+        ),
+        (
+            with_node("Concat", "y", ["present.0.key", "row"], {"row": np.zeros((1, 2, 1, 8), np.float32)}, axis=2),
+            r"y \(Concat\): it puts something behind the last row",
+        ),
+        (
+            with_node("Relu", "y", ["past_key_values.0.key"]),
+            r"y \(Relu\): reads past_key_values.0.key before its new row",
+        ),
+        (
+            with_node("CumSum", "y", ["layer.0.scores", "k"], {"k": np.array(3)}),
+            r"y \(CumSum\): it reads tensors that grow",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_no_mask_makes_right_is_refused(proto: ModelProto, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_step(proto)
+
+
+def test_a_model_without_a_cache_that_grows_is_refused() -> None:
+    proto = decoders.plain_decoder(layers=1)
+    with pytest.raises(UserError, match=r"capacity: no state grows"):
+        make_step(proto, pairs={"past_key_values.0.key": "logits"})
+
+
+def test_a_batch_is_refused() -> None:
+    with pytest.raises(UserError, match=r"batch=2: a step takes one token of one sequence"):
+        make_step(decoders.plain_decoder(), dims={"batch": 2})
+
+
+def test_names_that_no_input_has_are_refused() -> None:
+    with pytest.raises(UserError, match=r"dims: no 'size'; there are batch, past, past \+ sequence, sequence"):
+        make_step(decoders.plain_decoder(), dims={"size": 2})
+    with pytest.raises(UserError, match=r"shapes: no 'x'; there are attention_mask, input_ids, past_key_values.0.key"):
+        make_step(decoders.plain_decoder(), shapes={"x": (1, 1)})
+
+
+def test_a_position_that_the_model_does_not_have_is_told() -> None:
+    with pytest.raises(UserError, match=r"onnxruntime cannot run the step at position 32: .*places"):
+        make_step(decoders.plain_decoder(positions=32), capacity=33)
+
+
+def test_several_tokens_a_step_are_refused() -> None:
+    with pytest.raises(UserError, match=r"sequence=3: a step takes one token of one sequence"):
+        make_step(decoders.plain_decoder(), dims={"sequence": 3})

@@ -1,0 +1,68 @@
+"""The command `raptor generate`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import raptor
+from raptor.tools.cli.app import main
+from tests import decoder_models as decoders
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("generate") / "out"
+    raptor.compile(decoders.plain_decoder(), states="auto", capacity=6, cores=32).save(folder)
+    return folder
+
+
+def run(*words: object) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main([*map(str, words)])
+    return int(stopped.value.code or 0)
+
+
+def test_it_prints_the_tokens_of_a_session(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = raptor.Session(out).generate([7, 3], 4)
+    assert run("generate", out, "--prompt-ids", "7, 3", "--tokens", 4, "--json", tmp_path / "made.json") == 0
+    assert capsys.readouterr().out.strip() == ",".join(map(str, wanted))
+    found = json.loads((tmp_path / "made.json").read_text())
+    shown = {name: found[name] for name in ("version", "prompt", "tokens", "first_position", "position")}
+    assert shown == {"version": 1, "prompt": [7, 3], "tokens": list(wanted), "first_position": 0, "position": 5}
+
+
+def test_a_saved_session_goes_on(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = raptor.Session(out).generate([7], 4)
+    saved = tmp_path / "session.npz"
+    assert run("generate", out, "--prompt-ids", 7, "--tokens", 2, "--save", saved, "-q") == 0
+    assert run("generate", out, "--prompt-ids", whole[1], "--tokens", 2, "--session", saved) == 0
+    assert capsys.readouterr().out.strip() == ",".join(map(str, whole[2:]))
+
+
+def test_equal_seeds_give_equal_tokens(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts: list[str] = []
+    for seed in (1, 1, 2, 3):
+        assert run("generate", out, "--prompt-ids", 7, "--tokens", 6, "--temperature", 2, "--seed", seed) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    assert len(set(texts)) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--prompt-ids", "7,x"), "--prompt-ids 7,x: expected whole numbers such as 7,3,19"),
+        (("--prompt-ids", ""), "expected whole numbers"),
+        (("--prompt-ids", "7", "--tokens", "7"), "position 6: the cache holds 6 tokens"),
+        (("--prompt-ids", "12"), "outside 0..11"),
+        (("--prompt-ids", "7", "--seed", "3"), "--seed 3: only with --temperature"),
+        (("--prompt-ids", "7", "--force"), "--force: only with --save, whose file it replaces"),
+        (("--prompt-ids", "7", "--session", "absent.npz"), "absent.npz: No such file"),
+    ],
+)
+def test_wrong_words_are_refused(
+    out: Path, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("generate", out, "--tokens", 2, *words) == 2
+    assert message in capsys.readouterr().err

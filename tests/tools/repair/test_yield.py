@@ -1,0 +1,96 @@
+"""`raptor yield`: shares of chips, equal to those of repaired programs, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import raptor
+from models.trained import MODEL, load_images
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.target.arch import read_stored_target
+from raptor.target.chip_file import make_chip
+from raptor.tools.cli.app import build_commands
+from raptor.tools.repair.chip_writer import make_size
+from raptor.tools.repair.draw_defects import DefectRates, draw_chip
+from raptor.tools.repair.repair_output import repair_output
+from validator.accuracy.measure import measure_accuracy
+from validator.accuracy.statistics import wilson_interval
+
+COMMAND = build_commands()
+WITH = ("--with", "encoding=differential_analog")
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(COMMAND, list(words))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("yield")
+    training, test = load_images()
+    np.savez(made / "data.npz", image=training.pixels[:20])
+    np.savez(made / "test.npz", x=test.pixels[:30], y=test.digits[:30])
+    np.savez(made / "unlabelled.npz", x=test.pixels[:30])
+    raptor.quantize(MODEL, data=made / "data.npz", per_channel=True).save(made / "digits.onnx")
+    raptor.compile(made / "digits.onnx", xbar=128, cores=64, cell_bits=4, xbars_per_core=6).save(made / "out")
+    return made
+
+
+def test_shares_of_good_chips(folder: Path):
+    """The accuracy of each chip is that of the program repaired for it."""
+    words = ("--data", str(folder / "test.npz"), "--rates", "0.04", "--chips", "2", "--candidates", "6", "--seed", "3")
+    done = invoke("yield", str(folder / "out"), *words, "--methods", "written,crossbars", *WITH, "--json", "-")
+    assert done.exit_code == 0, done.exception
+    report = json.loads(done.stdout)
+    written, best = report["points"]
+    top1: list[float] = []
+    size = make_size(read_stored_target(folder / "out", files.ARCH), 2)
+    for seed in (3, 4):
+        chip = make_chip(draw_chip(size, DefectRates(stuck=0.04), seed))
+        out = repair_output(folder / "out", chip, None, {"encoding": "differential_analog"}).save(folder / f"die{seed}")
+        top1.append(measure_accuracy(out, folder / "test.npz").top1 or 0.0)
+    assert (best["lowest"], best["mean"]) == (min(top1), pytest.approx(np.mean(top1)))
+    good = sum(share >= 0.97 for share in top1)
+    interval = wilson_interval(good, 2)
+    assert (best["good"], best["share"], best["interval"]) == (
+        good,
+        good / 2,
+        {"low": interval.low, "high": interval.high},
+    )
+    assert written["mean"] < best["mean"] - 0.2
+
+
+def test_the_table(folder: Path, tmp_path: Path):
+    words = ("--data", str(folder / "test.npz"), "--samples", "5", "--chips", "3", "--rates", "0,0.01", *WITH)
+    done = invoke("yield", str(folder / "out"), *words, "--candidates", "6", "--csv", str(tmp_path / "y.csv"), "-q")
+    assert done.exit_code == 0, done.exception
+    assert len(done.output.splitlines()) == 6
+    assert " 0.00%  nearest        3             100.0%" in done.output
+    lines = (tmp_path / "y.csv").read_text().splitlines()
+    assert lines[0] == "stuck,method,chips,good,share,low,high,mean,lowest"
+    assert [line.split(",")[:2] for line in lines[1:3]] == [["0", "nearest"], ["0", "sums"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--rates", "a"), "expected numbers from 0 to 1"),
+        (("--rates", "0.1,0.1"), "expected different numbers from 0 to 1"),
+        (("--rates", "2"), "expected different numbers from 0 to 1"),
+        (("--methods", "magic"), "expected different ones of written, nearest"),
+        (("--candidates", "7"), "a core has 6 crossbars"),
+        (("--candidates", "1"), "crossbars of a core; a repair needs at least as many"),
+        (("--data", "unlabelled.npz"), "has no labels"),
+        (("--with", "adc_bits=8"), "adc_bits"),
+    ],
+)
+def test_refusals(folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str):
+    monkeypatch.chdir(folder)
+    data = () if "--data" in words else ("--data", "test.npz")
+    done = invoke("yield", "out", *data, *(() if "--candidates" in words else ("--candidates", "6")), *words)
+    assert isinstance(done.exception, UserError)
+    assert message in str(done.exception)

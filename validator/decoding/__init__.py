@@ -1,0 +1,1 @@
+"""Decoders: steps of a session, generated tokens, and the comparison with the model whose states grow."""

@@ -1,0 +1,154 @@
+"""A session of a decoder: one sequence of tokens, whose caches stay on the chip."""
+
+import zipfile
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import UserError
+from raptor.common.files import file_access
+from raptor.common.option_spelling import spell_option
+from raptor.output import files
+from raptor.output.decoder_files import DecoderFile
+from validator.execution.stepped_run import SteppedRun
+from validator.model.types import named_type
+from validator.program.program import LoadedProgram
+
+Array = npt.NDArray[Any]
+_POSITION, _MODEL = "position", "model"
+"""Entries of a saved session beside its states: the position, and the digest of the model."""
+_SAVED_LIMIT_BYTES = 2**33
+
+
+class DecoderSession:
+    """A chip that runs one step of a decoder after the other. Several of one program are sessions side by side.
+
+    `position`: number of tokens that the caches hold, and so the position of the next token.
+    """
+
+    def __init__(self, program: LoadedProgram) -> None:
+        if program.decoder is None:
+            raise UserError(
+                f"{program.folder}: no state of this program grows; compile with {spell_option('capacity', 256)}"
+            )
+        self.program = program
+        self.decoder: DecoderFile = program.decoder
+        self._chip = SteppedRun(program)
+        self.position = 0
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens of a session."""
+        return self.decoder.capacity
+
+    def step(self, inputs: Mapping[str, Array] | int) -> dict[str, Array]:
+        """Runs one step. `inputs`: arrays by name, or the id of a token. Returns the outputs that are no states.
+
+        Raises `UserError` if the caches are full, before anything runs, and as `run_program` does.
+        """
+        self.require_room(1)
+        given = self.token_inputs(inputs) if isinstance(inputs, int) else dict(inputs)
+        states = {state.input for state in self.program.states}
+        if wrong := [name for name in given if name in states or name == self.decoder.position]:
+            raise UserError(f"input {wrong[0]!r}: the session knows it; restore a saved session with load")
+        result = self._chip.step({**given, self.decoder.position: np.array([self.position], np.int64)})
+        self.position += 1
+        made = {state.output for state in self.program.states}
+        return {name: array for name, array in result.items() if name not in made}
+
+    def states(self) -> dict[str, Array]:
+        """Returns the states, by output of the model; of those that grow, the rows of the tokens so far."""
+        found: dict[str, Array] = {}
+        growing = {state.output: state for state in self.decoder.states}
+        values = self._chip.save()
+        for state in self.program.states:
+            array, own = values[state.input], growing.get(state.output)
+            if own is not None:
+                rows = range(self.capacity - self.position, self.capacity)
+                array = array.transpose(np.argsort(own.permutation)).take(rows, own.axis)
+            found[state.output] = array
+        return found
+
+    def require_room(self, steps: int) -> None:
+        """Raises `UserError` unless the caches have room for so many tokens more."""
+        if self.position + steps > self.capacity:
+            last = self.position + steps - 1
+            raise UserError(
+                f"position {last}: the cache holds {self.capacity} tokens; reset the session, or compile with a larger "
+                f"{spell_option('capacity')}"
+            )
+
+    def token_inputs(self, token: int) -> dict[str, Array]:
+        """Returns the inputs of a step for the id of a token.
+
+        Raises `UserError` for a model whose only input, beside states and position, is not one whole number.
+        """
+        states = {state.input for state in self.program.states}
+        places = [p for p in self.program.memory.inputs if p.name not in states and p.name != self.decoder.position]
+        kind = None if len(places) != 1 or places[0].coding is None else named_type(places[0].coding.dtype)
+        if kind is None or np.dtype(kind).kind not in "iu" or int(np.prod(places[0].shape)) != 1:
+            names = ", ".join(p.name for p in places)
+            raise UserError(f"a step takes {names or 'nothing'}, which is not the id of one token; give arrays by name")
+        return {places[0].name: np.full(places[0].shape, token, kind)}
+
+    def reset(self) -> None:
+        """Begins a new sequence: switches the chip off and on."""
+        self._chip.reset()
+        self.position = 0
+
+    def save(self, path: str | Path) -> None:
+        """Writes the session to a .npz file: its position, and its states as the streams in `save` store them."""
+        content, buffer = self._chip.save(), BytesIO()
+        entries = {**{f"state/{name}": a for name, a in content.items()}, _POSITION: np.int64(self.position)}
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for name, array in {**entries, _MODEL: np.array(self._digest())}.items():
+                with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+        file_access.write_atomic("path", Path(path), buffer.getvalue())
+
+    def load(self, path: str | Path) -> None:
+        """Goes on with a saved session. Raises `UserError` for a file that is no session of this program."""
+        path = Path(path)
+        values = _read_session(path)
+        places = {f"state/{p.name}": p for p in self.program.memory.inputs}
+        names = {f"state/{state.input}" for state in self.program.states}
+        position = values.get(_POSITION)
+        is_position = position is not None and position.shape == () and position.dtype.kind == "i"
+        if values.keys() != names | {_POSITION, _MODEL} or position is None or not is_position:
+            raise UserError(f"{path}: not a saved session of this program")
+        if str(values[_MODEL]) != self._digest():
+            raise UserError(f"{path}: a session of another model, or of another capacity")
+        if not 0 <= int(position) <= self.capacity:
+            raise UserError(f"{path}: position {int(position)} of a cache of {self.capacity} tokens")
+        for name in sorted(names):
+            if values[name].shape != places[name].shape or values[name].dtype.kind not in "fiu":
+                raise UserError(f"{path}: {name} has shape {list(values[name].shape)}")
+        self._chip.reset()
+        self._chip.restore({name.removeprefix("state/"): values[name] for name in names})
+        self.position = int(position)
+
+    def _digest(self) -> str:
+        return self.program.manifest.files[files.MODEL].sha256
+
+
+def _read_session(path: Path) -> dict[str, Array]:
+    try:
+        if path.stat().st_size > _SAVED_LIMIT_BYTES:
+            raise UserError(f"{path}: larger than a session can be")
+        with zipfile.ZipFile(path) as listed:
+            if sum(info.file_size for info in listed.infolist()) > _SAVED_LIMIT_BYTES:
+                raise UserError(f"{path}: larger than a session can be")
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise UserError(f"{path}: not a saved session")
+            return {name: archive[name] for name in archive.files}
+    except OSError as e:
+        raise UserError(f"{path}: {e.strerror or e}") from e
+    except (UserError, MemoryError):
+        raise
+    except Exception as e:  # exceptions of numpy, zipfile and zlib have no common base
+        raise UserError(f"{path}: not a saved session: {e}") from e

@@ -1,0 +1,51 @@
+"""The judge of a decoder: the original model in onnxruntime, whose states grow with every step."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.output import files
+from raptor.output.decoder_files import DecoderFile, DerivedInputFile
+from validator.model.ort_session import create_session, run
+from validator.model.types import number_type
+from validator.program.program import LoadedProgram
+
+Array = npt.NDArray[Any]
+
+
+class GrowingModel:
+    """The original model with states of its own, which begin empty or at zero."""
+
+    def __init__(self, program: LoadedProgram, decoder: DecoderFile) -> None:
+        path = program.folder / files.ORIGINAL
+        self.decoder, self._session = decoder, create_session(str(path), path)
+        self._types = {i.name: number_type(i.type) for i in self._session.get_inputs()}
+        self._names = [o.name for o in self._session.get_outputs()]
+        self._pairs = {state.input: state.output for state in program.states}
+        shapes = {place.name: list(place.shape) for place in program.memory.inputs}
+        for state in decoder.states:
+            stored = shapes[state.input]
+            shapes[state.input] = [
+                0 if d == state.axis else stored[state.permutation.index(d)] for d in range(len(stored))
+            ]
+        self._states = {name: np.zeros(shapes[name], self._types[name]) for name in self._pairs}
+        self.position = 0
+
+    def step(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs one step on inputs that are no states. Returns all outputs, the states among them."""
+        feed = {name: np.asarray(array).astype(self._types[name]) for name, array in inputs.items()}
+        feed |= {given.name: _derived_value(given, self.position) for given in self.decoder.derived}
+        found = run(self._session, self._names, {**feed, **self._states}, "onnxruntime: ")
+        self._states = {name: np.asarray(found[output]) for name, output in self._pairs.items()}
+        self.position += 1
+        return {name: np.asarray(array) for name, array in found.items()}
+
+
+def _derived_value(given: DerivedInputFile, position: int) -> Array:
+    """Returns an input that the position determines."""
+    dtype = np.dtype(given.dtype)
+    if given.kind == "ones":
+        return np.ones((*given.shape[:-1], position + 1), dtype)
+    return np.full(given.shape, position + (given.kind == "length"), dtype)

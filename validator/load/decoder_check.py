@@ -1,0 +1,33 @@
+"""Checks `decoder.json` of an output directory that is not trusted."""
+
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.output.decoder_files import DecoderFile
+from validator.program.program import LoadedProgram
+
+_TYPES = frozenset(("bool", "float32", "int32", "int64"))
+
+
+def check_decoder(decoder: DecoderFile, program: LoadedProgram) -> None:
+    """Raises `UserError` unless the states and the position of a decoder are those of the program."""
+    if files.ORIGINAL not in program.manifest.files:
+        raise UserError(f"{files.MANIFEST}: {files.ORIGINAL} is not in the list of files")
+    inputs = {place.name: place for place in program.memory.inputs}
+    states = {state.input: state for state in program.states}
+    if decoder.position not in inputs or inputs[decoder.position].shape != (1,):
+        raise UserError(f"{files.DECODER}: {files.MEMORY} has no input {decoder.position!r} of one number")
+    if not decoder.states:
+        raise UserError(f"{files.DECODER}: no state grows")
+    for state in decoder.states:
+        known = states.get(state.input)
+        if known is None or known.output != state.output:
+            raise UserError(f"{files.DECODER}: {files.RESIDENT} has no state {state.input!r}={state.output!r}")
+        axes = sorted(state.permutation)
+        if axes != list(range(len(known.shape))) or state.axis not in axes:
+            raise UserError(f"{files.DECODER}: state {state.input!r}: {state.permutation} are not its axes")
+        if known.shape[state.permutation.index(state.axis)] != decoder.capacity:
+            shape = list(known.shape)
+            raise UserError(f"{files.DECODER}: state {state.input!r} of {shape} has no {decoder.capacity} rows")
+    for derived in decoder.derived:
+        if derived.dtype not in _TYPES:
+            raise UserError(f"{files.DECODER}: input {derived.name!r}: no type {derived.dtype!r}")
