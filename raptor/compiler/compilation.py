@@ -287,11 +287,6 @@ def _check_overlap(graph: Graph, options: CompileOptions) -> None:
         raise UserError(f"{shown}: not for sections of floats or short multipliers, which are judged node by node")
 
 
-def set_residency(graph: Graph, options: ResidencyOptions) -> Graph:
-    """Returns an imported graph that knows what stays on the chip. Raises `UserError` as `find_states` does."""
-    states = find_states(graph, options.states) if options.states else ()
-
-
 def _growing_files(model: LoadedModel) -> GrowingFiles | None:
     """Returns the files about a model whose states grow; None for any other model."""
     found = model.decoder

@@ -17,7 +17,6 @@ import raptor
 from raptor.common.errors import UserError, VerifyError
 from raptor.mapping.scheduling.order_selection import StepOrder
 from raptor.mapping.scheduling.sample_stages import StageOrder, named_stages
-from raptor.output.writer import ProgramArtifacts
 from raptor.pim import sample_versions
 from raptor.spatial import Schedule
 from raptor.spatial.scheduling.list_schedule import ScheduleProblem
@@ -27,6 +26,8 @@ from tests.graphs import models as random_models
 from tests.pipeline import passes
 from validator.checks import check
 from validator.errors import ProgramError
+from validator.execution.run import run_program
+from validator.load.output_directory import load_output
 from validator.validate import validate
 
 CHIP: dict[str, Any] = {"cores": 30}
@@ -110,14 +111,14 @@ def test_the_command_works_as_the_option_says(tmp_path: Path):
 
 def test_without_init_an_integer_program_is_refused(tmp_path: Path):
     program = raptor.compile(small_int8(), overlap=4, **CHIP)
-    parts = program.artifacts
-    assert isinstance(parts, ProgramArtifacts)
-    assert parts.resident is not None
-    init = dict.fromkeys(parts.resident.records["init"], np.zeros(0, isa.RECORD))
-    empty = replace(parts.resident, records={"init": init})
-    folder = saved(replace(program, artifacts=replace(parts, resident=empty)), tmp_path / "out")
+    loaded = load_output(saved(program, tmp_path / "out"))
+    assert loaded.resident is not None
+    nothing = {"init": tuple(np.zeros(0, isa.RECORD) for _ in loaded.streams)}
+    without = replace(loaded, resident=replace(loaded.resident, auxiliary=nothing))
+    inputs = {place.name: np.zeros(place.shape, np.float32) for place in loaded.memory.inputs}
+    run_program(loaded, inputs)
     with pytest.raises(ProgramError, match="written"):
-        validate(folder, samples=2)
+        run_program(without, inputs)
 
 
 def test_a_stage_that_is_wrong_is_refused(model: Any):

@@ -130,7 +130,7 @@ class BitTrueJudge:
                 {name: array for name, array in inputs.items() if name not in states},
                 probes=self.settings.layers or self.judges_by_node,
                 before=before,
-                following=[self._inputs(n) for n in following_numbers(self.given, self.numbers, number, most)],
+                following=[self.make_inputs(n) for n in following_numbers(self.given, self.numbers, number, most)],
                 **self.settings.run_options,
             )
             before = result.after

@@ -165,8 +165,8 @@ def compare_times(work: "SampleWork", patience_ns: float, factors: Sequence[floa
     more, it may be better by a tenth. The order of a first sample is no candidate, as it occupies each core from the
     beginning, when constants are loaded. Means are geometric.
     """
-    orders = [_orders(work, patience_ns * factor, COMPARED_SAMPLE + 1)[COMPARED_SAMPLE] for factor in factors]
-    latency_ns, interval_ns = np.exp(np.log([_times(work, order) for order in orders]).mean(axis=0)).tolist()
+    orders = [list_orders(work, patience_ns * factor, COMPARED_SAMPLE + 1)[COMPARED_SAMPLE] for factor in factors]
+    latency_ns, interval_ns = np.exp(np.log([measure_times(work, order) for order in orders]).mean(axis=0)).tolist()
     return latency_ns, interval_ns
 
 
