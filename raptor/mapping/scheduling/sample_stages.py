@@ -49,7 +49,7 @@ class StageOrder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageRules:
-    """What stages must be for the values to be of one sample.
+    """The constraints on stages that keep the values of a step of one sample.
 
     first: steps that read inputs of the model, which work on the sample of the pass. member, group: pairs of a step and
     a group whose steps have one stage, because they make one tile or one output.
