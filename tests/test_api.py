@@ -35,6 +35,7 @@ def test_the_public_names():
             *(
                 "Program",
                 "Quantisation",
+                "Session",
                 "TrimmedProgram",
                 "__version__",
                 "compile",

@@ -287,7 +287,7 @@ def generate_code(
     known: PassResults | None = None,
     kept: PassResults | None = None,
 ) -> C:
-    """Runs the pass of a machine, `generate`, on a lowered program. The other arguments are those of `run_lowering`.
+    """Runs the pass of a machine, `generate`, on a lowered program. Other arguments: see `run_lowering`.
 
     Raises `UnsupportedError` with all nodes that the machine cannot compute.
     """

@@ -1,4 +1,4 @@
-"""Writes a matrix until its cells hold it: write, read back, and write again what is too far off.
+"""Writes a matrix until its cells hold it: write, read back, and write the weights that are too far off again.
 
 A cell takes another value at each write, so a weight that is near enough is left alone. Source: Alibart et al. 2012
 (Nanotechnology 23, 075201), who tune memristors by pulses with reads between them.

@@ -110,7 +110,7 @@ def test_a_wrong_program_fails_and_names_the_node(tmp_path: Path, capsys: pytest
     assert "first node that deviates: gemm" in printed
     assert printed.splitlines()[-1].startswith("FAIL  hand: 20 instructions on 2 cores")
     report = json.loads((tmp_path / "r.json").read_text())
-    assert (report["version"], report["verdict"], report["first_deviation"]) == (6, "mismatch", "gemm")
+    assert (report["version"], report["verdict"], report["first_deviation"]) == (7, "mismatch", "gemm")
     assert report["outputs"][0]["max_relative"] > 1e-4
 
 

@@ -74,7 +74,7 @@ class DecoderSession:
         return found
 
     def require_room(self, steps: int) -> None:
-        """Raises `UserError` unless the caches have room for so many tokens more."""
+        """Raises `UserError` unless the caches have room for `steps` more tokens."""
         if self.position + steps > self.capacity:
             last = self.position + steps - 1
             raise UserError(

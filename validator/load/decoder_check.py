@@ -9,7 +9,7 @@ _TYPES = frozenset(("bool", "float32", "int32", "int64"))
 
 
 def check_decoder(decoder: DecoderFile, program: LoadedProgram) -> None:
-    """Raises `UserError` unless the states and the position of a decoder are those of the program."""
+    """Raises `UserError` unless a decoder file names states and a position input that the program has."""
     if files.ORIGINAL not in program.manifest.files:
         raise UserError(f"{files.MANIFEST}: {files.ORIGINAL} is not in the list of files")
     inputs = {place.name: place for place in program.memory.inputs}

@@ -1,4 +1,4 @@
-"""Element types and tables in C."""
+"""C source text of element types, weight types and constant tables."""
 
 from collections.abc import Iterable
 
@@ -27,5 +27,5 @@ def format_table(rows: Rows, columns: int, name: str = "t") -> str:
 
 
 def spell_weight_type(dtype: np.dtype[np.generic]) -> str:
-    """Returns the type of weights in pim.h."""
+    """Returns the constant of pim.h that names the element type of a weight matrix, such as PIM_I8."""
     return "PIM_F32" if dtype.kind == "f" else f"PIM_I{8 * dtype.itemsize}"

@@ -71,7 +71,7 @@ def find_value_type(element: ElementType) -> str:
 
 
 def find_expression(function: str, element: ElementType) -> str:
-    """Returns the C expression of a function of elements of a type, of `a` and `b`."""
+    """Returns the C expression that applies a vector function to the C variables `a` and `b`, two elements."""
     return (FLOAT_FUNCTIONS if element.kind == "float" else INTEGER_FUNCTIONS)[function]
 
 
@@ -217,7 +217,7 @@ class FormWriter:
         yield f"{self.store(op.result, 'j', find_expression(op.function, op.result.element), 'o')}}}}}"
 
     def stencil(self, op: Stencil[Buffer]) -> Iterator[str]:
-        """Weighted pixels, added tap after tap; those of weight 1 need no product."""
+        """Weighted pixels, added tap after tap; a pixel of weight 1 needs no product."""
         inputs, given, n = cached_input_pixels(op.window), op.inputs[0][1], op.result.channels
         index = np.broadcast_to(op.index, inputs.shape)
         used = (inputs >= 0) & (index != ZERO_WEIGHT)

@@ -108,7 +108,7 @@ def compute_timeout_ms(graph: SpatialGraph, program: PimProgram, streams: Instru
 def _auxiliary(
     folder: str, by_core: Mapping[int, isa.Records], config: files.SimulatorConfig, stream_format: StreamFormat
 ) -> Iterator[Content]:
-    """Yields a program beside those of a sample: a folder of streams, as the simulator takes it.
+    """Yields the files of an auxiliary program (initialise, save or restore memory): a folder that the simulator takes.
 
     It multiplies nothing, so its cores have no array groups.
     """

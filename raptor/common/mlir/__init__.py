@@ -1,1 +1,1 @@
-"""MLIR's textual form: its values, and a reader of the generic form, which knows no dialect."""
+"""Text of MLIR: classes for types and attributes, and a reader of the generic form, which knows no dialect."""

@@ -137,7 +137,7 @@ class AttributeReader:
                 return self._by_word(found)
 
     def _by_word(self, found: re.Match[str]) -> Any:
-        """Reads an attribute that begins with a word or a mark."""
+        """Reads the attribute whose first token, a keyword or a bracket, is `found`; any other token begins a type."""
         match found[0]:
             case "{":
                 return self.dictionary()

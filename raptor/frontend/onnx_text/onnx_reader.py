@@ -61,7 +61,10 @@ def read_onnx_module(module: MlirOp, name: str) -> ModelProto:
 
 @dataclass(slots=True)
 class _OnnxReader:
-    """Fills a graph. resources: contents by key. names: names of tensors by those of values. used: names of tensors."""
+    """Fills an ONNX graph.
+
+    resources: contents by key. names: tensor name of each MLIR value, by its name. used: all tensor names so far.
+    """
 
     resources: dict[str, bytes]
     graph: GraphProto

@@ -21,7 +21,7 @@ NUMBERS: Mapping[str, int] = {name: number for number, name in ELEMENTS.items()}
 
 
 def tensor_to_proto(value: TensorValue, name: str) -> TensorProto:
-    """Returns a constant as ONNX has it. Raises `ValueError` if its bytes are not those of its elements."""
+    """Returns a constant as ONNX has it. Raises `ValueError` if the number of bytes is wrong for its shape."""
     if value.element not in NUMBERS:
         raise ValueError(f"{value.element} is no element type of ONNX that RAPTOR reads")
     wanted = prod(value.shape) * element_dtype(value.element).itemsize

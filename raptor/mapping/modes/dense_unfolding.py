@@ -35,7 +35,7 @@ def choose_dense_matrices(filter_: Filter, arch: Target, tile: int, core: int, f
 
 
 def _count_all(filter_: Filter, arch: Target, tile: int) -> int:
-    """Returns the number of matrices of one output tile each, those of zeros included."""
+    """Returns the number of matrices of one output tile each, with the matrices that are all zeros."""
     blocks = sum(1 for _ in cut_row_blocks(filter_.in_channels, tile, arch.xbar_rows))
     return len(find_inner_taps(filter_)) * blocks * sum(1 for _ in cut_channels(filter_.weights.shape[2], tile))
 

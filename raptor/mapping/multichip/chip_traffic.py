@@ -22,7 +22,7 @@ def sum_core_traffic(works: Sequence[NodeWork], arch: Target) -> Floats:
 
 
 def sum_memory_traffic(works: Sequence[NodeWork], arch: Target, *, loads: bool) -> tuple[Counter[int], float]:
-    """Returns the flits of a sample that each core stores, and with `loads` loads, too; and those of all loads."""
+    """Returns the flits that each core stores (with `loads`, also loads) in a sample, and the flits of all loads."""
     found, loaded = Counter[int](), 0.0
     for work in works:
         for core, moved in work.memory.items():

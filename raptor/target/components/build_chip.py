@@ -6,19 +6,18 @@ a product are the sums of the parts. Values that the simulator would round are r
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.errors import UserError
 from raptor.target.arch import GLOBAL_MEMORY_ID, NETWORK_FILE
 from raptor.target.arch.flit_cost import mesh_layout
 from raptor.target.arch.flit_cost_table import FlitCostTable, make_cost_table
 from raptor.target.arch.parse_file import parse_arch
 from raptor.target.arch.pimsim_file import ChipDescription
 from raptor.target.components.component_file import ChipPart, ComponentFile, MemoryPart, PeripheryPart
-from raptor.target.components.part_models import fill_from_models
+from raptor.target.components.part_models import fill_from_models, refuse_parts
 
 Floats = npt.NDArray[np.float64]
 
@@ -47,26 +46,24 @@ def build_chip(parts: ComponentFile) -> ChipDescription:
     file = {"chip_config": chip, "sim_config": {"sim_mode": 1, "latency_timeout_ms": 2000}} | area
     description, problems = parse_arch(file)
     if description is None:
-        _refuse(f"{problems[0].name}: {problems[0].message}")
+        refuse_parts(f"{problems[0].name}: {problems[0].message}")
     return ChipDescription(description.file, make_network_table(parts, cols))
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise UserError(f"components: {reason}")
 
 
 def _periods(name: str, ns: float, period_ns: float) -> int:
     """Returns a time as a number of periods. Raises `UserError` unless it is a whole number."""
     count = round(ns / period_ns)
     if count < 1 or abs(count * period_ns - ns) > 1e-9 * ns:
-        _refuse(f"{name}: {ns:g} ns is no whole number of periods of {period_ns:g} ns; change converters.period_ns")
+        refuse_parts(
+            f"{name}: {ns:g} ns is no whole number of periods of {period_ns:g} ns; change converters.period_ns"
+        )
     return count
 
 
 def _mw(name: str, pj: float, ns: float) -> float:
     """Returns the power that takes `pj` in `ns`."""
     if pj and not ns:
-        _refuse(f"{name}: an energy of {pj:g} pJ, but it takes no period; give it periods")
+        refuse_parts(f"{name}: an energy of {pj:g} pJ, but it takes no period; give it periods")
     return pj / ns if pj else 0.0
 
 
@@ -95,7 +92,7 @@ def _matrix(parts: ComponentFile) -> dict[str, Any]:
         ("dac.per_crossbar", dacs, crossbar.rows, "rows"),
     ):
         if size % count:
-            _refuse(f"{name}: {count} do not divide the {size} {what}, and the simulator rounds the steps down")
+            refuse_parts(f"{name}: {count} do not divide the {size} {what}, and the simulator rounds the steps down")
     period = adc.conversion_ns if parts.converters.period_ns is None else parts.converters.period_ns
     cycles = _periods("adc", adc.conversion_ns, period)
     return {
@@ -210,8 +207,8 @@ def _check_cites(parts: ComponentFile) -> None:
     """Raises `UserError` for an area that claims evidence without a source, or lies outside its range."""
     for name, _, _, part in _list_parts(parts):
         if part.kind != "ASSUMED" and part.cite is None:
-            _refuse(f"{name}: kind {part.kind} needs a source: give cite, or leave kind out")
+            refuse_parts(f"{name}: kind {part.kind} needs a source: give cite, or leave kind out")
         ends = [part.low_um2, part.um2, part.high_um2]
         known = [um2 for um2 in ends if um2 is not None]
         if known != sorted(known) or (known and part.um2 is None):
-            _refuse(f"{name}: expected low_um2 <= um2 <= high_um2")
+            refuse_parts(f"{name}: expected low_um2 <= um2 <= high_um2")

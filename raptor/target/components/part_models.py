@@ -28,15 +28,15 @@ def fill_from_models(parts: ComponentFile) -> ComponentFile:
 
 def _fill_adc(adc: AdcPart, node_nm: float) -> AdcPart:
     if (adc.rate_gsps is None) == (adc.bit_ns is None):
-        _refuse("adc: give either rate_gsps or bit_ns")
+        refuse_parts("adc: give either rate_gsps or bit_ns")
     if adc.model is None:
         if adc.pj is None:
-            _refuse('adc: give pj, the energy of a conversion, or model = "survey"')
+            refuse_parts('adc: give pj, the energy of a conversion, or model = "survey"')
         return adc
     try:
         found = estimate_adc(adc.bits, 1 / adc.conversion_ns, node_nm)
     except ValueError as e:
-        _refuse(f"adc: {e}")
+        refuse_parts(f"adc: {e}")
     low, high = sorted((found.um2, found.other_um2))
     cost = {"pj": found.pj, "static_mw": found.static_mw, "um2": found.um2, "low_um2": low, "high_um2": high}
     return _with_cost("adc", adc, cost, _SURVEY)
@@ -45,12 +45,12 @@ def _fill_adc(adc: AdcPart, node_nm: float) -> AdcPart:
 def _fill_memory(name: str, memory: MemoryPart, node_nm: float) -> MemoryPart:
     if memory.model is None:
         if memory.read_ns is None or memory.write_ns is None:
-            _refuse(f'{name}: give read_ns and write_ns, or model = "sram"')
+            refuse_parts(f'{name}: give read_ns and write_ns, or model = "sram"')
         return memory
     try:
         found = estimate_sram(memory.bytes, memory.width, node_nm)
     except ValueError as e:
-        _refuse(f"{name}: {e}")
+        refuse_parts(f"{name}: {e}")
     energies = {"read_pj": found.read_pj, "write_pj": found.write_pj, "static_mw": found.static_mw}
     return _with_cost(name, memory, energies | {"read_ns": found.ns, "write_ns": found.ns, "um2": found.um2}, _SRAM)
 
@@ -58,9 +58,10 @@ def _fill_memory(name: str, memory: MemoryPart, node_nm: float) -> MemoryPart:
 def _with_cost(name: str, part: _Part, cost: dict[str, Any], source: str) -> _Part:
     given = sorted({*cost, "low_um2", "high_um2", "kind", "cite"} & part.model_fields_set)
     if given:
-        _refuse(f"{name}.{given[0]}: the model gives it; leave one of them out")
+        refuse_parts(f"{name}.{given[0]}: the model gives it; leave one of them out")
     return part.model_copy(update=cost | {"kind": "MODELLED", "cite": source})
 
 
-def _refuse(reason: str) -> NoReturn:
+def refuse_parts(reason: str) -> NoReturn:
+    """Raises `UserError` for components that do not fit together."""
     raise UserError(f"components: {reason}")

@@ -1,4 +1,4 @@
-"""Estimates of the package hwcomponents beside those of RAPTOR's own models of ADCs and memories."""
+"""Compares RAPTOR's models of ADCs and memories with the estimates of the package hwcomponents."""
 
 import importlib
 import sys

@@ -125,7 +125,7 @@ def defects_command(
 
     The CSV has columns core, crossbar, array, row, column, converter and defect (off, on or dead).
 
-    Example: raptor arch defects bench --cores 64 --stuck 0.02 --dead-cores 4 --seed 7 -o chip.json
+    Example: raptor arch defects bench --cell-bits 4 --stuck 0.02 --seed 7 -o chip.json
     """
     from raptor.target import arch as architectures
     from raptor.tools.repair.chip_writer import DefectRates, count_defects, make_size, write_chip_file
@@ -177,10 +177,10 @@ def new_command(
 ) -> None:
     """Write an architecture file and, beside it, a network table complete for every pair of cores.
 
-    The table of chip.json is chip.network.json, so that several chips live in one directory. With --components the
+    The table of mychip.json is mychip.network.json, so that several chips live in one directory. With --components the
     folder gets arch.json, its table, and device.json if the file names a device.
 
-    Example: raptor arch new -o chip.json --from isaac --cores 64
+    Example: raptor arch new -o mychip.json --from isaac --cores 64
     """
     from raptor.target import arch as architectures
     from raptor.tools.cli.arch_view import write_architecture, write_components

@@ -109,7 +109,7 @@ def generate_command(
 
     The program must have been compiled with --capacity. A step takes one token.
 
-    Example: raptor generate out --prompt-ids 7,3,19 --tokens 8
+    Example: raptor compile decoder.onnx --state auto --capacity 24 -o lm -q && raptor generate lm --prompt-ids 7,3,1
     """
     # numpy and the engine take half a second to import; `raptor --help` does without.
     import orjson

@@ -1,7 +1,7 @@
 """Draws the defects of chips for studies. Each defect is a function of the seed and of its place."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +35,8 @@ class DefectRates:
 
     def describe(self) -> str:
         """Returns the rates as text, without those that are 0."""
-        names = ("stuck", "on_share", "dead_rows", "dead_columns", "dead_converters", "dead_crossbars", "dead_cores")
-        found = [f"{name} {getattr(self, name):g}" for name in names if getattr(self, name) and name != "on_share"]
+        names = [field.name for field in fields(self) if field.name != "on_share"]
+        found = [f"{name} {getattr(self, name):g}" for name in names if getattr(self, name)]
         return ", ".join([*found, f"on_share {self.on_share:g}"] if self.stuck else found) or "no defects"
 
 

@@ -29,7 +29,7 @@ def repair_command(
     Free cells of a weight make up for stuck ones, columns are stored negated where that is nearer, and matrices move
     to the crossbars of their core that suit them best. The streams stay as they are.
 
-    Example: raptor repair out --chip chip.json --cells reram-wan2022 -o die7 && raptor validate die7
+    Example: raptor compile int8.onnx --cell-bits 4 -o s -q && raptor repair s --chip chip.json --cells reram-wan2022
     """
     from raptor.common.files.file_access import refuse_stdout
     from raptor.common.terminal.console import LiteralConsole

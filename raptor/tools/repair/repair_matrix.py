@@ -31,9 +31,11 @@ class RepairedMatrix:
 
 @dataclass(frozen=True, slots=True)
 class RepairMethod:
-    """Means of a repair: signs of columns, the free weights of a column for what is left, other crossbars.
+    """Means of a repair of stuck cells; each can be left out.
 
     `compensate`: free cells of a weight make up for its stuck ones; without it, cells are written as if none was stuck.
+    `signs`: columns may be stored negated. `sums`: weights without stuck cells make up for the error that their column
+    still has. `crossbars`: matrices may move to other crossbars of their core.
     """
 
     compensate: bool = True

@@ -152,7 +152,7 @@ class ProgramRepairer:
 
 
 def find_wider_columns(matrix: Ints, weights: Ints) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Returns True for each column whose positive or negative weights have a larger sum than those of the matrix."""
+    """Returns True for each column whose positive or negative sum is larger in `weights` than in `matrix`."""
     sums = [np.maximum(side * w, 0).sum(axis=0) for side in (1, -1) for w in (matrix, weights)]
     return (sums[1] > sums[0]) | (sums[3] > sums[2])
 

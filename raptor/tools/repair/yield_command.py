@@ -44,7 +44,7 @@ def yield_command(
     Each method does what the one before it does, and more: cells as if none was stuck (written), the nearest weight,
     columns stored negated (signs), free weights for what is left (sums), and the best crossbars of a core.
 
-    Example: raptor yield out --data test.npz --rates 0.02,0.05 --chips 1000 --with encoding=differential_analog
+    Example: raptor yield s --data data.npz --rates 0.02,0.05 --chips 2 --cells reram-wan2022
     """
     from raptor.common.files import file_access
     from raptor.common.options import arguments

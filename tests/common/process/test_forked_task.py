@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import raptor
-from raptor import codegen, pim
+from raptor import pim
+from raptor.codegen.pimsim import back_end
 from raptor.common.errors import CapacityError, InternalError
 from raptor.common.files.directory_lock import lock_directory
 from raptor.common.process.forked_task import BackgroundChecks, ForkedTask
@@ -164,6 +165,6 @@ def test_a_wrong_result_is_named_before_what_follows_from_it(monkeypatch: pytest
         raise IndexError
 
     _plant(monkeypatch)
-    monkeypatch.setattr(codegen, "generate", generate)
+    monkeypatch.setattr(back_end, "generate", generate)
     with BackgroundChecks() as beside, pytest.raises(InternalError, match=r"^allocate failed"):
         raptor.compile(MODEL, xbar=16, xbars_per_core=4, cores=4, driver=Driver(beside=beside))

@@ -29,9 +29,9 @@ def between_products(middle: Any, constants: dict[str, Array], columns: int) -> 
 
 def packed_product() -> ModelProto:
     """A product 4x32x64 with weights of 4 bits in blocks of 16."""
-    attributes = {"K": 32, "N": 64, "bits": 4, "block_size": 16}
-    middle = node("MatMulNBits", "a q s", "b", name="packed", domain=CONTRIB, **attributes)
-    packed = np.random.default_rng(0).integers(0, 256, (64, 2, 8)).astype(np.uint8)
+    attributes = {"K": 32, "N": 64, "quant_type": 1, "block_size": 16}
+    middle = node("MatMulBnb4", "a q s", "b", name="packed", domain=CONTRIB, **attributes)
+    packed = np.random.default_rng(0).integers(0, 256, 64 * 2 * 8).astype(np.uint8)
     return between_products(middle, {"q": packed, "s": random(64 * 2)}, 64)
 
 

@@ -18,6 +18,7 @@ from raptor.compiler.analysis import inspection
 from raptor.tools.cli import app, explain_view
 from raptor.tools.explore import study_driver
 from raptor.tools.explore.study.study_file import read_study
+from tests.decoder_models import plain_decoder
 from tests.oversized_models import dense
 from tests.paths import ROOT
 from tests.pipeline import conv_model
@@ -42,6 +43,7 @@ RUNS = {
     "compare": ("out", "out"),
     "explain": ("out",),
     "explore show": ("study.toml",),
+    "generate": ("decoder", "--prompt-ids", "1,2", "--tokens", "3"),
     "inspect": ("model.onnx", "--xbar", "8"),
     "quantize": ("model.onnx", "-o", "int8.onnx", "--force"),
     "report": ("out",),
@@ -63,6 +65,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "int8"
     )
     np.savez(folder / "labelled.npz", x=random(5, 6), y=np.array([0, 1, 2, 0, 1]))
+    raptor.compile(plain_decoder(layers=1), states="auto", capacity=8, cores=8).save(folder / "decoder")
     (folder / "study.toml").write_text(STUDY)
     study_driver.run_study(read_study(folder / "study.toml"))
     return folder

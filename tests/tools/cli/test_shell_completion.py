@@ -47,7 +47,7 @@ def _bash(command: str, home: Path, *args: str) -> str:
         ("raptor compile m.onnx --isa b", {"base"}),
         ("raptor compile m.onnx --stop-after p", {p for p in PASS_OPTION.choices if p.startswith("p")}),
         ("raptor quantize m.onnx --scheme p", {"pow2"}),
-        ("raptor models resnet", {"resnet18", "resnet34", "resnet50"}),
+        ("raptor models resnet", {"resnet18", "resnet34", "resnet50", "resnet8"}),
         ("raptor arch show isaa", {"isaac"}),
         ("raptor simulate out --mode thr", {"throughput"}),
     ],

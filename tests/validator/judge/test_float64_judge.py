@@ -69,7 +69,7 @@ def test_one_line_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "is right by float64" in why
     assert last.startswith("PASS  ")
     written = json.loads((tmp_path / "r.json").read_text())
-    assert (written["version"], written["reason"]) == (6, why)
+    assert (written["version"], written["reason"]) == (7, why)
     assert written["outputs"][0]["rounding"]["passed"] is True
 
 
