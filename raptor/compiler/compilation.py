@@ -16,6 +16,7 @@ from raptor.common.options.option_values import DEFAULT_STRATEGY
 from raptor.compiler import pipeline
 from raptor.compiler.mapping_search import search_mapping
 from raptor.compiler.pass_driver import Driver, PassResults
+from raptor.compiler.stage_search import overlap_samples
 from raptor.frontend import LoadedModel
 from raptor.frontend.loading import GrowingModel
 from raptor.frontend.state_pairs import find_states
@@ -157,27 +158,12 @@ def choose_source(graph: Graph, request: CompileRequest, driver: Driver) -> Deci
     arch, options = request.arch, request.options.mapping
     if options.objective is not None:
         in_two = driver.beside is not None
-        best = driver.timed(
-            "search",
-            search_mapping,
-            graph,
-            arch,
-            options.objective,
-            options.effort,
-            in_two=in_two,
-            stages=options.overlap,
-        )
+        best = driver.timed("search", search_mapping, graph, arch, options.objective, options.effort, in_two=in_two)
         return DecisionSource(StoredDecision(best.decision, trials=best.trials), known=best.known)
-    aim = replace(BALANCED_OBJECTIVE, stages=options.overlap)
     if request.knobs != DEFAULT_KNOBS:
-        return DecisionSource(rows_strategy(request.knobs).at_pace(None), aim=aim)
-    if options.overlap > 1 and options.mapping != DEFAULT_STRATEGY:
-        raise UserError(
-            f"{spell_option('overlap', options.overlap)}: not with {spell_option('mapping', options.mapping)}: only "
-            f"{DEFAULT_STRATEGY} orders the work of several samples, and a mapping file has its own order"
-        )
+        return DecisionSource(rows_strategy(request.knobs).at_pace(None), aim=BALANCED_OBJECTIVE)
     if options.mapping in STRATEGIES:
-        return DecisionSource(STRATEGIES[options.mapping], aim=aim)
+        return DecisionSource(STRATEGIES[options.mapping], aim=BALANCED_OBJECTIVE)
     label = spell_option("mapping", Path(options.mapping))
     decision, notes = read_mapping(Path(options.mapping), label, graph, arch)
     return DecisionSource(StoredDecision(decision, label), notes=notes)
@@ -225,7 +211,10 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
     completed = pipeline.complete(mapped, arch, aim=chosen.aim, driver=driver)
-    known = None if driver.passes else chosen.known or completed.known  # else a pass that follows one of the user's
+    completed = replace(completed, known=chosen.known or completed.known)
+    if options.mapping.overlap > 1:
+        completed = driver.timed("overlap", overlap_samples, completed, arch, options.mapping.overlap)
+    known = None if driver.passes else completed.known  # else a pass that follows one of the user's
     lowered = pipeline.run_lowering(completed.mapped, arch, driver=driver, known=known)
     code = pipeline.generate_code(lowered, request.backend, driver=driver, known=known)
     driver.start_checks()

@@ -74,25 +74,17 @@ class MappingCandidate:
 
 
 def search_mapping(
-    graph: Graph,
-    arch: Target,
-    objective: Objective,
-    effort: int | None = None,
-    *,
-    in_two: bool = False,
-    stages: int = 1,
+    graph: Graph, arch: Target, objective: Objective, effort: int | None = None, *, in_two: bool = False
 ) -> SearchResult:
     """Tries at most `effort` candidates and returns the best; by default `EFFORT`, or all for a small graph.
 
-    `stages`: largest number of stages of samples that overlap. `in_two`: a forked copy of the process tries every
-    second one (see `Copy` for when forking is allowed). Raises the `CapacityError` of the first trial if none fits the
-    chip.
+    `in_two`: a forked copy of the process tries every second one (see `Copy` for when forking is allowed). Raises the
+    `CapacityError` of the first trial if none fits the chip.
     """
     if is_small_graph(graph):
         chosen = [*islice(pace_candidates(objective), effort)]
     else:
         chosen = [*islice(mapping_candidates(objective), effort or DEFAULT_EFFORT)]
-    chosen = [replace(candidate, aim=replace(candidate.aim, stages=stages)) for candidate in chosen]
     tries = partial(_Trials, graph, arch, objective)
     if in_two and len(chosen) > 1:
         with ForkedTask(lambda: tries().run(chosen[1::2]).trials) as other:

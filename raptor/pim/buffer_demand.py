@@ -8,9 +8,8 @@ import numpy.typing as npt
 from msgspec import structs
 
 from raptor.pim.buffer_requests import MADE_BY_OPERATION, UNUSED, BufferRequests, RequestCollector
-from raptor.pim.form_collector import FormCollector
+from raptor.pim.form_collector import FormCollector, OperandSlot
 from raptor.pim.global_order import GlobalOrder
-from raptor.pim.operand_slots import OperandSlot
 from raptor.pim.operations import LoadRows, Repeat, make_slot
 from raptor.pim.sample_versions import SampleVersions
 from raptor.pim.step_columns import LOAD, OperationForm

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from raptor.mapping.decision import LineFlow, StageSplit
+from raptor.mapping.decision import LineFlow
 from raptor.mapping.scheduling.order_selection import STORED_ORDER, OrderObjective, StepOrder, choose_step_order
-from raptor.mapping.scheduling.sample_stages import choose_stages
 from raptor.spatial.placed_graph import Schedule
 from raptor.spatial.refine import DecisionProgress
 from raptor.spatial.scheduling.list_schedule import ScheduleProblem, schedule
@@ -23,14 +22,7 @@ def choose_order(done: DecisionProgress, arch: Target, aim: OrderObjective) -> D
     if aim == STORED_ORDER or not isinstance(flow, LineFlow) or not flow.streamed or not placed.cores:
         return replace(done, schedule=schedule(placed, decision, arch))
     problem = ScheduleProblem.from_graph(arch, placed, range(len(placed.cores)))
-    work = problem.work()
-    best = choose_step_order(work, StepOrder(flow.patience_ns, flow.sample), aim)
-    ordered, split, times_ns = Schedule(placed, problem.fetched, tuple(best.order.tolist())), None, best.times_ns
-    if aim.stages > 1:
-        staged = choose_stages(work, best, problem.stage_rules(), flow.patience_ns, aim.stages)
-        if staged is not None:
-            order, stages = tuple(staged.order.tolist()), tuple(staged.stage.tolist())
-            ordered, times_ns = Schedule(placed, problem.fetched, order, stages), (times_ns[0], staged.interval_ns)
-            split = StageSplit(staged.name.interval_ns, staged.name.order.patience_ns, staged.name.order.sample)
-    flow = replace(flow, patience_ns=best.name.patience_ns, sample=best.name.sample, stages=split)
-    return replace(done, decision=replace(decision, flow=flow), schedule=ordered, times_ns=times_ns)
+    best = choose_step_order(problem.work(), StepOrder(flow.patience_ns, flow.sample), aim)
+    chosen = replace(decision, flow=replace(flow, patience_ns=best.name.patience_ns, sample=best.name.sample))
+    ordered = Schedule(placed, problem.fetched, tuple(best.order.tolist()))
+    return replace(done, decision=chosen, schedule=ordered, times_ns=best.times_ns)

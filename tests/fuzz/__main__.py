@@ -16,6 +16,7 @@ from tests.fuzz.graphs import GRAPHS
 from tests.fuzz.hostile import FILES
 from tests.fuzz.kinds import KINDS_OF_INPUTS
 from tests.fuzz.malformed import MODELS
+from tests.fuzz.memory import MEMORY
 from tests.fuzz.planted import PLANTED
 from tests.fuzz.programs import PROGRAMS
 from tests.fuzz.quantised import QUANTISED
@@ -37,6 +38,7 @@ _ALL = (
     CUTS,
     ROUNDS,
     CHIPS,
+    MEMORY,
 )
 PARTS: dict[str, Part] = {part.name: part for part in _ALL}
 

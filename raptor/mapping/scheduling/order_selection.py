@@ -55,13 +55,11 @@ class OrderObjective:
 
     by: latency of one sample; interval, also for energy, because static energy is proportional to it; or latency x
     interval. patiences: candidates, as factors of the decision's patience. samples: number of samples to schedule.
-    stages: largest number of stages (`raptor.mapping.scheduling.sample_stages`).
     """
 
     criterion: Literal["latency", "throughput", "energy", "both"] = "both"
     patiences: tuple[float, ...] = (1.0,)
     samples: int = 1
-    stages: int = 1
 
     def cost(self, latency_ns: float, interval_ns: float) -> float:
         """Returns the objective; lower is better."""

@@ -11,12 +11,12 @@ steps of its own stage only.
 
 from dataclasses import dataclass
 from itertools import count as count_up
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from raptor.mapping.scheduling.order_selection import (
-    OrderCandidate,
     StepOrder,
     busiest_ns,
     list_orders,
@@ -25,13 +25,13 @@ from raptor.mapping.scheduling.order_selection import (
 )
 
 if TYPE_CHECKING:
-    from raptor.mapping.scheduling.schedule_kernel import Ints, SampleWork
+    from raptor.mapping.scheduling.schedule_kernel import Floats, Ints, SampleWork
 
 SLOTS = 16_384
 """Slots of an interval in the modulo schedule."""
 INTERVALS = 1.05, 1.15, 1.3, 1.45, 1.6, 2.0, 2.5
 """Intervals of the modulo schedule that are tried, as factors of the least one; longer ones give fewer stages."""
-PATIENCES = 0.05, 0.33
+PATIENCES = 1 / 20, 1 / 6, 1 / 3
 """Patiences of the list schedule that are tried, as factors of the decision's."""
 WRAPPED_ROUNDS = 8
 """Rounds in which a step before one that it waits for is raised; afterwards, groups alone raise steps."""
@@ -62,7 +62,7 @@ class StageRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedOrder:
-    """An order of the steps, the stage of each, the interval in ns, and the name that makes both again."""
+    """An order of the steps, the stage of each, the estimated interval in ns, and the name that makes both again."""
 
     order: "Ints"
     stage: "Ints"
@@ -70,26 +70,39 @@ class StagedOrder:
     name: StageOrder
 
 
-def choose_stages(
-    work: "SampleWork", base: OrderCandidate, rules: StageRules, patience_ns: float, most: int
-) -> StagedOrder | None:
-    """Returns the stages and the order with the shortest interval, of at most `most` stages.
+def list_staged_orders(
+    work: "SampleWork", order: "Ints", rules: StageRules, version_ns: "Floats", patience_ns: float, most: int
+) -> list[StagedOrder]:
+    """Returns orders of 2 to `most` stages, the one with the shortest estimated interval first.
 
-    None if no interval is shorter than the one of the order `base`.
+    `order`: of one sample. `version_ns`: time of a copy of the results of each step; copies of older values count. At
+    most one order is returned for each interval of the modulo schedule and each patience of the list schedule.
     """
-    least_ns, best = max(busiest_ns(work), float(work.memory_ns.sum())), None
+    least_ns, found = max(busiest_ns(work), float(work.memory_ns.sum())), list[StagedOrder]()
     for factor in INTERVALS:
-        stage = assign_stages(work, base.order, rules, factor * least_ns)
+        stage = assign_stages(work, order, rules, factor * least_ns)
         if not 0 < stage.max() < most:
             continue
         inside = within_stages(work, stage)
         for patience in PATIENCES:
-            for sample, order in enumerate(list_orders(inside, patience * patience_ns, SAMPLES)):
-                interval_ns = measure_times(inside, order)[1]
-                if interval_ns < (base.times_ns[1] if best is None else best.interval_ns):
-                    name = StageOrder(factor * least_ns, StepOrder(patience * patience_ns, sample))
-                    best = StagedOrder(order, stage, interval_ns, name)
-    return best
+            tried = list[StagedOrder]()
+            for sample, staged in enumerate(list_orders(inside, patience * patience_ns, SAMPLES)):
+                copied_ns = count_copies(work, staged, stage) * version_ns
+                interval_ns = measure_times(inside._replace(work_ns=work.work_ns + copied_ns), staged)[1]
+                name = StageOrder(factor * least_ns, StepOrder(patience * patience_ns, sample))
+                tried.append(StagedOrder(staged, stage, interval_ns, name))
+            found.append(min(tried, key=attrgetter("interval_ns")))
+    return sorted(found, key=attrgetter("interval_ns"))
+
+
+def count_copies(work: "SampleWork", order: "Ints", stage: "Ints") -> "Ints":
+    """Returns how many older versions of its results each step needs, for readers that are behind it."""
+    place, copies = np.empty(len(order), np.int64), np.zeros(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    maker = np.repeat(np.arange(len(order)), np.diff(work.first_user))
+    late = stage[work.users] - stage[maker] - (place[work.users] < place[maker])
+    np.maximum.at(copies, maker, late)
+    return copies
 
 
 def named_stages(work: "SampleWork", base: StepOrder, rules: StageRules, named: StageOrder) -> tuple["Ints", "Ints"]:

@@ -257,6 +257,14 @@ class ScheduleProblem:
         pinned = flow.result_compute[np.isin(flow.result_tile, self.pinned)]
         return StageRules(np.unique(np.concatenate([self.needs.reader[inputs], pinned])), member, group)
 
+    def version_ns(self) -> Floats:
+        """Returns the ns of a copy, inside a core, of all that each step makes or fetches."""
+        flow = self.needs.flow
+        fetches = np.arange(self.computes, len(self.core))
+        step, tile = np.unique(np.stack([flow.result_compute, flow.result_tile]), axis=1)
+        step, tile = np.append(step, fetches), np.append(tile, self.needs.taken[fetches])
+        return _summed(step, self.each(flow.tile_type[tile], flow.tile_elements[tile], copy_ns), len(self.core))
+
     def work_ns(self) -> Floats:
         """Returns the estimated ns of each step on its core, without transfers."""
         flow = self.needs.flow
