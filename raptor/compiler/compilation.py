@@ -213,7 +213,8 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     completed = pipeline.complete(mapped, arch, aim=chosen.aim, driver=driver)
     completed = replace(completed, known=chosen.known or completed.known)
     if options.mapping.overlap > 1:
-        completed = driver.timed("overlap", overlap_samples, completed, arch, options.mapping.overlap)
+        goal = options.mapping.objective or "throughput"
+        completed = driver.timed("overlap", overlap_samples, completed, arch, options.mapping.overlap, goal)
     known = None if driver.passes else completed.known  # else a pass that follows one of the user's
     lowered = pipeline.run_lowering(completed.mapped, arch, driver=driver, known=known)
     code = pipeline.generate_code(lowered, request.backend, driver=driver, known=known)
@@ -235,19 +236,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         file_access.write_atomic(
             spell_option("emit_ops"), options.mapping.emit_ops, "".join(f"{line}\n" for line in flow).encode()
         )
-    warnings = (
-        *model.notes,
-        *arch.notes,
-        *([describe_loss(arch)] if arch.defects else []),
-        *chosen.notes,
-        *flip_notes(graph),
-        *_trim_notes(graph, options.numbers),
-        *pim.memory_warnings(program, arch),
-    )
-    if request.backend.name != files.PIMSIM and options.mapping.objective is not None:
-        warnings += (f"the search compared mappings by the instruction streams of {files.PIMSIM}",)
-    if driver.passes:
-        warnings += tuple(f"{user.label} has changed the result of {name}" for name, user in driver.passes.items())
+    warnings = _warnings(model, graph, program, request, chosen.notes, driver)
     parts = ProgramParts(program, tiles, memory, arch, options.numbers.trimmable)
     return ProgramArtifacts(
         name=model.name,
@@ -265,11 +254,39 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     )
 
 
+def _warnings(
+    model: LoadedModel,
+    graph: Graph,
+    program: pim.PimProgram,
+    request: CompileRequest,
+    notes: tuple[str, ...],
+    driver: Driver,
+) -> tuple[str, ...]:
+    """Returns what the report warns of. `notes`: of the source of the decision."""
+    arch, options = request.arch, request.options
+    warnings = (
+        *model.notes,
+        *arch.notes,
+        *([describe_loss(arch)] if arch.defects else []),
+        *notes,
+        *flip_notes(graph),
+        *_trim_notes(graph, options.numbers),
+        *pim.memory_warnings(program, arch),
+    )
+    if request.backend.name != files.PIMSIM and options.mapping.objective is not None:
+        warnings += (f"the search compared mappings by the instruction streams of {files.PIMSIM}",)
+    if driver.passes:
+        warnings += tuple(f"{user.label} has changed the result of {name}" for name, user in driver.passes.items())
+    return warnings
+
+
 def _check_overlap(graph: Graph, options: CompileOptions) -> None:
     """Raises `UserError` for samples that overlap where the next one needs the one before, or a judge inner values."""
     if options.mapping.overlap == 1:
         return
     shown = spell_option("overlap", options.mapping.overlap)
+    if options.mapping.objective == "latency":
+        raise UserError(f"{shown}: not with {spell_option('optimize', 'latency')}: each stage makes the latency longer")
     if graph.residency.states:
         raise UserError(f"{shown}: not with {spell_option('states')}, whose values the next sample needs")
     if graph.arithmetic == "mixed" or options.numbers.requant == "short":

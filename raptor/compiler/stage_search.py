@@ -1,4 +1,4 @@
-"""Search for the stages of a program whose samples overlap, by the interval that the built-in simulator finds.
+"""Search for the stages of a program whose samples overlap, by the figures of the built-in simulator.
 
 The estimate of the list schedule alone is not enough: copies of older values delay messages, and for some models every
 order with stages is worse than the one without, which therefore is a candidate.
@@ -12,6 +12,7 @@ from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
 from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.common.errors import CapacityError, UserError
 from raptor.common.option_spelling import spell_option
+from raptor.common.options.option_values import Objective
 from raptor.compiler.pass_driver import Driver, PassResults
 from raptor.compiler.pipeline import Completed, generate_code, run_lowering
 from raptor.mapping.decision import LineFlow, StageSplit
@@ -27,23 +28,23 @@ SIMULATED = 4
 """Number of orders with stages that are simulated, those of the shortest estimated intervals."""
 
 
-def overlap_samples(done: Completed, arch: Target, most: int) -> Completed:
-    """Returns the decision with the stages, at most `most`, whose program has the shortest simulated interval.
+def overlap_samples(done: Completed, arch: Target, most: int, objective: Objective = "throughput") -> Completed:
+    """Returns the decision with the stages, at most `most`, whose program is best for an objective in the simulator.
 
-    The decision stays as it is if no program with stages has a shorter interval, or if more cores would exceed their
-    local memory. Raises `UserError` if its computes are not scheduled line by line.
+    The decision stays as it is if no program with stages is better, or if more cores would exceed their local memory.
+    Raises `UserError` if its computes are not scheduled line by line.
     """
     flow = done.mapped.decision.flow
     if not isinstance(flow, LineFlow) or not flow.streamed:
         raise UserError(f"{spell_option('overlap', most)}: only for mappings in which lines of images stream")
-    best, (least_ns, least_over) = done, _interval_ns(done, arch)
+    best, (least, most_over) = done, _figure(done, arch, objective)
     for candidate in _candidates(done, flow, arch, most):
         try:
-            interval_ns, over = _interval_ns(candidate, arch)
+            figure, over = _figure(candidate, arch, objective)
         except CapacityError:
             continue  # versions of values beyond the memory_size of the architecture file
-        if interval_ns < least_ns and over <= least_over:
-            best, least_ns = candidate, interval_ns
+        if figure < least and over <= most_over:
+            best, least = candidate, figure
     return best
 
 
@@ -68,13 +69,13 @@ def _candidates(done: Completed, flow: LineFlow, arch: Target, most: int) -> Ite
         yield Completed(replace(done.mapped, decision=replace(decision, flow=replace(flow, stages=split))), known)
 
 
-def _interval_ns(done: Completed, arch: Target) -> tuple[float, int]:
-    """Returns the simulated interval of a program, and the number of its cores that exceed their local memory."""
+def _figure(done: Completed, arch: Target, objective: Objective) -> tuple[float, int]:
+    """Returns the simulated figure of an objective, and the number of cores that exceed their local memory."""
     quiet = Driver(verified=False)
     lowered = run_lowering(done.mapped, arch, driver=quiet, known=done.known)
     streams = generate_code(lowered, PIMSIM_BACKEND, driver=quiet)
-    cost = simulate_objective("throughput", lowered.program, streams, arch)
-    return cost.interval_ns, _cores_over(lowered.program, arch)
+    cost = simulate_objective(objective, lowered.program, streams, arch)
+    return cost.figure(objective), _cores_over(lowered.program, arch)
 
 
 def _cores_over(program: PimProgram, arch: Target) -> int:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import models
 import raptor
 from raptor.common.errors import UserError, VerifyError
+from raptor.compiler import stage_search
 from raptor.mapping.scheduling.order_selection import StepOrder
 from raptor.mapping.scheduling.sample_stages import StageOrder, named_stages
 from raptor.pim import sample_versions
@@ -156,7 +157,8 @@ def test_random_graphs_in_random_stages(model: Any, cores: int, share: float, sa
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"mapping": "raptor"}, "not with"),
+        ({"mapping": "raptor"}, "only for mappings in which lines of images stream"),
+        ({"optimize": "latency"}, "each stage makes the latency longer"),
         ({"rounds": True}, "not with"),
         ({"overlap": 9}, "expected"),
         ({"overlap": 0}, "expected"),
@@ -166,6 +168,43 @@ def test_it_is_refused_where_it_has_no_effect(model: Any, options: dict[str, Any
     chosen: dict[str, Any] = {"overlap": 2, **CHIP, **options}
     with pytest.raises(UserError, match=why):
         raptor.compile(model, **chosen)
+
+
+@pytest.mark.parametrize("objective", [None, "throughput"])
+def test_stages_are_chosen_by_simulated_times(model: Any, objective: Any, monkeypatch: pytest.MonkeyPatch):
+    """The program is the best of those that are simulated, and the one without stages is the first of them."""
+    figures, options = list[float](), {**CHIP, **({"optimize": objective, "effort": 1} if objective else {})}
+    figure_of = stage_search._figure
+
+    def record(*given: Any) -> tuple[float, int]:
+        found = figure_of(*given)
+        figures.append(found[0])
+        return found
+
+    monkeypatch.setattr(stage_search, "_figure", record)
+    programs = [raptor.compile(model, overlap=most, **options) for most in (1, 4)]
+    before_ns, after_ns = (program.simulate(mode="throughput").interval_ns or 0.0 for program in programs)
+    assert len(figures) == 1 + stage_search.SIMULATED
+    assert after_ns == pytest.approx(min(figures), rel=0.01)
+    assert before_ns == pytest.approx(figures[0], rel=0.01)
+    assert objective or min(figures) < 0.95 * figures[0]
+
+
+def test_stages_that_gain_nothing_are_left_out(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """If each program with stages is worse, or needs more local memory than there is, the bytes are as without."""
+    before = saved(raptor.compile(model, **CHIP), tmp_path / "before")
+    for name, worse in (("slower", (1.0, 0)), ("larger", (-1.0, 1))):
+        figures = iter([(0.0, 0)] + [worse] * stage_search.SIMULATED)
+        monkeypatch.setattr(stage_search, "_figure", lambda *_, figures=figures: next(figures))
+        after = saved(raptor.compile(model, overlap=4, **CHIP), tmp_path / name)
+        streams = sorted(p.name for p in before.glob("core_*"))
+        assert all((before / n).read_bytes() == (after / n).read_bytes() for n in streams)
+
+
+def test_intermediate_tensors_are_refused(model: Any, tmp_path: Path):
+    folder = saved(with_stages(model, tmp_path, 150_000.0), tmp_path / "out")
+    with pytest.raises(UserError, match="intermediate tensors are of several samples"):
+        validate(folder, samples=1, layers=True)
 
 
 def test_equal_bytes_without_the_option(model: Any, tmp_path: Path):

@@ -103,7 +103,7 @@ def steps_tried(number: int, folder: Path) -> None:
     def agree(case: Any) -> None:
         steps_agree(case, options, folder / "out")
 
-    np.random.seed(number)  # noqa: NPY002 - hypothesis wants a known state
+    np.random.seed(number)
     agree()
     print("right: states", "and constants" if options["resident_constants"] else "alone")
 

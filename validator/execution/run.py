@@ -62,13 +62,13 @@ def run_program(
     left it (`RunResult.after`), None after power-up. Inputs that are states replace the values on the chip; without
     them, states go on, after power-up from 0.
 
-    Raises `UserError` for invalid inputs and for probes of overlapping samples, `ProgramError` for an undefined operation or after about `max_steps`
-    instructions, `DeadlockError` when no core can continue.
+    Raises `UserError` for invalid inputs, and for probes of a program whose samples overlap, `ProgramError` for an
+    undefined operation or after about `max_steps` instructions, `DeadlockError` when no core can continue.
     """
     if probes and program.delays:
         raise UserError(
-            "the samples of this program overlap, so its intermediate tensors are parts of several samples: compare them "
-            "in a program that is compiled without overlap"
+            "samples of this program overlap, so its intermediate tensors are of several samples: compare them in a "
+            "program that is compiled without overlap"
         )
     captures = make_captures(program) if probes else make_empty_captures(program)
 
