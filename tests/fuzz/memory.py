@@ -76,7 +76,7 @@ def tried(case: Case, number: int, folder: Path) -> None:
     rng, stored = Random(f"stages:{number}"), folder / "mapping.json"
     try:
         latency_ns = compiled(case, stored).simulate().latency_ns or 0.0
-        program = with_stages(case, stored, rng.uniform(0.1, 1.0) * latency_ns + 1.0, rng.randrange(3))
+        program = with_stages(case, stored, rng.uniform(0.02, 0.5) * latency_ns + 1.0, rng.randrange(3))
     except UserError as e:
         print("refused:", re.sub(r"\d+|'[^']*'", "N", " ".join(str(e).split()))[-50:])
         return
