@@ -16,6 +16,7 @@ import models
 import raptor
 from raptor.common.errors import UserError, VerifyError
 from raptor.compiler import stage_search
+from raptor.compiler.analysis.explain import explain
 from raptor.mapping.scheduling.order_selection import StepOrder
 from raptor.mapping.scheduling.sample_stages import StageOrder, named_stages
 from raptor.pim import sample_versions
@@ -205,6 +206,17 @@ def test_intermediate_tensors_are_refused(model: Any, tmp_path: Path):
     folder = saved(with_stages(model, tmp_path, 150_000.0), tmp_path / "out")
     with pytest.raises(UserError, match="intermediate tensors are of several samples"):
         validate(folder, samples=1, layers=True)
+
+
+def test_explain_tells_when_it_may_help(model: Any, tmp_path: Path):
+    """Only where cores wait; the gain that it names is not reached, and not exceeded."""
+    advice = [explain(saved(raptor.compile(model, overlap=n, **CHIP), tmp_path / f"{n}")).advice for n in (1, 4)]
+    told = [line for line in advice[0] if "overlap=4" in line]
+    assert len(told) == 1
+    assert not [line for line in advice[1] if "overlap" in line]
+    most = float(told[0].split(" by ")[1].split("%")[0]) / 100
+    before_ns, after_ns = (explain(tmp_path / f"{n}").interval_ns for n in (1, 4))
+    assert (1 - most - 0.01) * before_ns <= after_ns < before_ns
 
 
 def test_equal_bytes_without_the_option(model: Any, tmp_path: Path):
