@@ -65,12 +65,7 @@ def run_program(
     Raises `UserError` for invalid inputs, and for probes of a program whose samples overlap, `ProgramError` for an
     undefined operation or after about `max_steps` instructions, `DeadlockError` when no core can continue.
     """
-    if probes and program.delays:
-        raise UserError(
-            "samples of this program overlap, so its intermediate tensors are of several samples: compare them in a "
-            "program that is compiled without overlap"
-        )
-    captures = make_captures(program) if probes else make_empty_captures(program)
+    captures = _choose_captures(program, probes=probes)
 
     def execute(state: Machine) -> None:
         if program.manifest.backend is not None:
@@ -103,6 +98,15 @@ def run_program(
         instructions=state.executed_count,
         after=after,
     )
+
+
+def _choose_captures(program: LoadedProgram, *, probes: bool) -> CaptureSpans:
+    if probes and program.delays:
+        raise UserError(
+            "samples of this program overlap, so its intermediate tensors are of several samples: look at them in a "
+            "program that is compiled without overlap"
+        )
+    return make_captures(program) if probes else make_empty_captures(program)
 
 
 def _late_outputs(
