@@ -23,6 +23,7 @@ _STREAMS = "which has no instruction streams"
 REFUSED = {
     "base_isa": "which has no instruction set",
     "emit_ops": _STREAMS,
+    "overlap": "whose programs forget everything between two samples",
     "rounds": "whose crossbars are written once",
     "states": "whose programs forget everything between two samples",
     "stream_format": _STREAMS,
