@@ -17,7 +17,7 @@ from raptor.compiler.pass_driver import Driver, PassResults
 from raptor.compiler.pipeline import Completed, generate_code, run_lowering
 from raptor.mapping.decision import LineFlow, StageSplit
 from raptor.mapping.paces import apply_pace
-from raptor.mapping.scheduling.order_selection import StepOrder, named_order
+from raptor.mapping.scheduling.order_selection import StepOrder
 from raptor.mapping.scheduling.sample_stages import list_staged_orders
 from raptor.pim import PimProgram
 from raptor.spatial import Schedule
@@ -57,10 +57,11 @@ def _candidates(done: Completed, flow: LineFlow, arch: Target, most: int) -> Ite
         return
     problem = ScheduleProblem.from_graph(timed, placed, range(len(placed.cores)))
     work = problem.work()
-    order = named_order(work, StepOrder(flow.patience_ns, flow.sample))
-    found = list_staged_orders(work, order, problem.stage_rules(), problem.version_ns(), flow.patience_ns, most)
+    base = StepOrder(flow.patience_ns, flow.sample)
+    found = list_staged_orders(work, base, problem.stage_rules(), problem.version_ns(), most)
     for staged in found[:SIMULATED]:
-        split = StageSplit(staged.name.interval_ns, staged.name.order.patience_ns, staged.name.order.sample)
+        name = staged.name
+        split = StageSplit(name.interval_ns, name.order.patience_ns, name.order.sample, name.method)
         known = PassResults()
         known.put(spatial.partition, partition)
         known.put(spatial.place_cores, placed)

@@ -181,13 +181,15 @@ def renumber_record(record: PlacedRecord, number: Callable[[int], int]) -> Place
 class StageSplit(StrictDataclass):
     """The stages of samples that overlap (`raptor.mapping.scheduling.sample_stages`).
 
-    `interval_ns`: of the modulo schedule, whose steps are placed in the order that the flow names. `patience_ns` and
-    `sample`: name the order of a pass as those of the flow name an order of one sample.
+    `method`: a modulo schedule, in the order that the flow names, or slices of the time of one sample. `interval_ns`: of
+    the modulo schedule, or of a slice. `patience_ns` and `sample`: name the order of a pass as those of the flow name
+    an order of one sample.
     """
 
     interval_ns: float
     patience_ns: float
     sample: int
+    method: Literal["modulo", "slices"] = "modulo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +317,7 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
     yield f"by line, xbar = {flow.xbar[0]}x{flow.xbar[1]}, {patience}, {order}{constants}"
     if flow.stages is not None:
         named = f"patience = {flow.stages.patience_ns:.17g} ns, order of sample {flow.stages.sample}"
-        yield f"  stages by an interval of {flow.stages.interval_ns:.17g} ns, {named}"
+        yield f"  stages by {flow.stages.method} of {flow.stages.interval_ns:.17g} ns, {named}"
     for name, parts in flow.loaders.items():
         loaders = ", ".join(f"columns {_range(cols)}: core {core}" for cols, core in parts)
         yield f"  %{name}: loaded, {loaders}"

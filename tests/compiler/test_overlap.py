@@ -37,13 +37,20 @@ QUICK = settings(deadline=None, max_examples=25, suppress_health_check=list(Heal
 EQUAL: tuple[dict[str, Any], ...] = ({}, {"overlap": 1})
 
 
-def with_stages(model: Any, folder: Path, interval_ns: float, sample: int = 0, **options: Any) -> raptor.Program:
-    """Compiles a model by its own mapping, in which samples overlap by the modulo schedule of an interval."""
+def with_stages(
+    model: Any, folder: Path, interval_ns: float, sample: int = 0, method: str = "modulo", **options: Any
+) -> raptor.Program:
+    """Compiles a model by its own mapping, in which samples overlap by a modulo schedule, or slices of time."""
     stored = folder / "mapping.json"
     options = {**CHIP, **options}
     raptor.compile(model, emit_mapping=stored, **options)
     text = json.loads(stored.read_text())
-    text["decision"]["flow"]["stages"] = {"interval_ns": interval_ns, "patience_ns": 0.0, "sample": sample}
+    text["decision"]["flow"]["stages"] = {
+        "interval_ns": interval_ns,
+        "patience_ns": 0.0,
+        "sample": sample,
+        "method": method,
+    }
     stored.write_text(json.dumps(text))
     return raptor.compile(model, mapping=stored, **options)
 
@@ -76,6 +83,14 @@ def model() -> Any:
 @pytest.mark.parametrize(("interval_ns", "delay"), [(120_000.0, 2), (150_000.0, 1)])
 def test_each_output_is_of_its_own_sample(model: Any, tmp_path: Path, interval_ns: float, delay: int):
     folder = saved(with_stages(model, tmp_path, interval_ns), tmp_path / "out")
+    assert delays_of(folder) == [{"output": "fc_output", "passes": delay}]
+    assert validate(folder, samples=delay + 5).verdict == "pass"
+    assert not [finding for finding in check(folder) if finding.severity.value != "note"]
+
+
+@pytest.mark.parametrize(("slice_ns", "delay"), [(120_000.0, 1), (80_000.0, 2)])
+def test_slices_of_time_are_stages(model: Any, tmp_path: Path, slice_ns: float, delay: int):
+    folder = saved(with_stages(model, tmp_path, slice_ns, method="slices"), tmp_path / "out")
     assert delays_of(folder) == [{"output": "fc_output", "passes": delay}]
     assert validate(folder, samples=delay + 5).verdict == "pass"
     assert not [finding for finding in check(folder) if finding.severity.value != "note"]
@@ -142,14 +157,16 @@ def test_a_stage_that_is_wrong_is_refused(model: Any):
 
 
 @QUICK
-@given(random_models(), st.integers(2, 30), st.floats(0.1, 1.0), st.integers(0, 2))
-def test_random_graphs_in_random_stages(model: Any, cores: int, share: float, sample: int):
+@given(
+    random_models(), st.integers(2, 30), st.floats(0.1, 1.0), st.integers(0, 2), st.sampled_from(["modulo", "slices"])
+)
+def test_random_graphs_in_random_stages(model: Any, cores: int, share: float, sample: int, method: str):
     """The interval is a share of the latency; a long one gives one stage, as without the option."""
     chip: dict[str, Any] = {"xbar": (16, 16), "xbars_per_core": 64, "cores": cores}
     with TemporaryDirectory() as name:
         latency_ns = raptor.compile(model, **chip).simulate().latency_ns or 0.0
         try:
-            program = with_stages(model, Path(name), share * latency_ns, sample, **chip)
+            program = with_stages(model, Path(name), share * latency_ns, sample, method, **chip)
         except UserError:
             return  # not by line
         assert validate(saved(program, Path(name) / "out"), samples=4).verdict == "pass"

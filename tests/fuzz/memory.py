@@ -56,11 +56,12 @@ def compiled(case: Case, stored: Path) -> raptor.Program:
     return raptor.compile(case.model, emit_mapping=stored, **case.options)
 
 
-def with_stages(case: Case, stored: Path, interval_ns: float, sample: int) -> raptor.Program:
+def with_stages(case: Case, stored: Path, interval_ns: float, sample: int, method: str) -> raptor.Program:
     """Compiles a case by its stored mapping, with stages by an interval, or by a longer one if these are too many."""
     text = json.loads(stored.read_text())
     for _ in range(TRIES):
-        text["decision"]["flow"]["stages"] = {"interval_ns": interval_ns, "patience_ns": 0.0, "sample": sample}
+        named = {"interval_ns": interval_ns, "patience_ns": 0.0, "sample": sample, "method": method}
+        text["decision"]["flow"]["stages"] = named
         stored.write_text(json.dumps(text))
         try:
             return raptor.compile(case.model, **case.options | {"mapping": stored})
@@ -76,7 +77,8 @@ def tried(case: Case, number: int, folder: Path) -> None:
     rng, stored = Random(f"stages:{number}"), folder / "mapping.json"
     try:
         latency_ns = compiled(case, stored).simulate().latency_ns or 0.0
-        program = with_stages(case, stored, rng.uniform(0.02, 0.5) * latency_ns + 1.0, rng.randrange(3))
+        interval_ns, method = rng.uniform(0.02, 0.5) * latency_ns + 1.0, rng.choice(("modulo", "slices"))
+        program = with_stages(case, stored, interval_ns, rng.randrange(3), method)
     except UserError as e:
         print("refused:", re.sub(r"\d+|'[^']*'", "N", " ".join(str(e).split()))[-50:])
         return

@@ -4,15 +4,16 @@ A core runs its stream again and again, so a step may stand before the steps tha
 that they made in the pass before. In pass k, a step of *stage* s works on sample k - s. So a core no longer waits
 inside a sample, and the interval comes down to the work of the fullest core (software pipelining; Lam, PLDI 1988).
 
-Stages come from a modulo schedule: each core has the time of one interval, in slots, and in a known order each step
-takes the first free slots of its cores after its inputs. Then a list schedule orders a pass, in which a step waits for
-steps of its own stage only.
+There are two ways to stages. Slices of time: a step that begins late in a schedule of one sample has a later stage. Or
+a modulo schedule: each core has the time of one interval, in slots, and in a known order each step takes the first free
+slots of its cores after its inputs. Slices have few copies, and gain most if layers work one after another. Then a list
+schedule orders a pass, in which a step waits for steps of its own stage only.
 """
 
 from dataclasses import dataclass
 from itertools import count as count_up
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from raptor.mapping.scheduling.order_selection import (
     list_orders,
     measure_times,
     named_order,
+    schedule_early,
 )
 
 if TYPE_CHECKING:
@@ -29,22 +31,28 @@ if TYPE_CHECKING:
 
 SLOTS = 16_384
 """Slots of an interval in the modulo schedule."""
-INTERVALS = 1.05, 1.15, 1.3, 1.45, 1.6, 2.0, 2.5
+INTERVALS = 1.05, 1.15, 1.3, 1.6, 2.0
 """Intervals of the modulo schedule that are tried, as factors of the least one; longer ones give fewer stages."""
-PATIENCES = 1 / 20, 1 / 6, 1 / 3
+SLICES = 1.2, 1.3, 1.4, 1.6, 2.0, 3.0
+"""Slices of time that are tried, as the number of slices in the latency of a sample."""
+PATIENCES = 1 / 20, 1 / 3, 1.0
 """Patiences of the list schedule that are tried, as factors of the decision's."""
 WRAPPED_ROUNDS = 8
 """Rounds in which a step before one that it waits for is raised; afterwards, groups alone raise steps."""
-SAMPLES = 8
+SAMPLES = 6
 """Samples that the list schedule schedules: the orders of later ones are closer to the steady state."""
+
+
+StageMethod = Literal["modulo", "slices"]
 
 
 @dataclass(frozen=True, slots=True)
 class StageOrder:
-    """Identifies stages and an order: the modulo schedule of an interval, and the list schedule after it."""
+    """Identifies stages and an order: the length of a slice or the interval of a modulo schedule, and a list schedule."""
 
     interval_ns: float
     order: StepOrder
+    method: StageMethod = "modulo"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,26 +79,30 @@ class StagedOrder:
 
 
 def list_staged_orders(
-    work: "SampleWork", order: "Ints", rules: StageRules, version_ns: "Floats", patience_ns: float, most: int
+    work: "SampleWork", base: StepOrder, rules: StageRules, version_ns: "Floats", most: int
 ) -> list[StagedOrder]:
     """Returns orders of 2 to `most` stages, the one with the shortest estimated interval first.
 
-    `order`: of one sample. `version_ns`: time of a copy of the results of each step; copies of older values count. At
-    most one order is returned for each interval of the modulo schedule and each patience of the list schedule.
+    `base`: the order of one sample. `version_ns`: time of a copy of the results of each step; copies of older values
+    count. At most one order is returned for each way to stages and each patience of the list schedule.
     """
-    least_ns, found = max(busiest_ns(work), float(work.memory_ns.sum())), list[StagedOrder]()
-    for factor in INTERVALS:
-        stage = assign_stages(work, order, rules, factor * least_ns)
+    order, found = named_order(work, base), list[StagedOrder]()
+    least_ns = max(busiest_ns(work), float(work.memory_ns.sum()))
+    latency_ns = measure_times(work, schedule_early(work, base.patience_ns)[0])[0]
+    ways: list[tuple[StageMethod, float]] = [("modulo", factor * least_ns) for factor in INTERVALS]
+    ways += [("slices", latency_ns / count) for count in SLICES]
+    for method, interval_ns in ways:
+        stage = _assign_stages(work, order, base.patience_ns, rules, method, interval_ns)
         if not 0 < stage.max() < most:
             continue
         inside = within_stages(work, stage)
         for patience in PATIENCES:
-            tried = list[StagedOrder]()
-            for sample, staged in enumerate(list_orders(inside, patience * patience_ns, SAMPLES)):
+            tried, patience_ns = list[StagedOrder](), patience * base.patience_ns
+            for sample, staged in enumerate(list_orders(inside, patience_ns, SAMPLES)):
                 copied_ns = count_copies(work, staged, stage) * version_ns
-                interval_ns = measure_times(inside._replace(work_ns=work.work_ns + copied_ns), staged)[1]
-                name = StageOrder(factor * least_ns, StepOrder(patience * patience_ns, sample))
-                tried.append(StagedOrder(staged, stage, interval_ns, name))
+                times_ns = measure_times(inside._replace(work_ns=work.work_ns + copied_ns), staged)
+                name = StageOrder(interval_ns, StepOrder(patience_ns, sample), method)
+                tried.append(StagedOrder(staged, stage, times_ns[1], name))
             found.append(min(tried, key=attrgetter("interval_ns")))
     return sorted(found, key=attrgetter("interval_ns"))
 
@@ -107,36 +119,66 @@ def count_copies(work: "SampleWork", order: "Ints", stage: "Ints") -> "Ints":
 
 def named_stages(work: "SampleWork", base: StepOrder, rules: StageRules, named: StageOrder) -> tuple["Ints", "Ints"]:
     """Returns the order of the steps and the stage of each that a decision names."""
-    stage = assign_stages(work, named_order(work, base), rules, named.interval_ns)
+    order = named_order(work, base)
+    stage = _assign_stages(work, order, base.patience_ns, rules, named.method, named.interval_ns)
     return named_order(within_stages(work, stage), named.order), stage
 
 
-def assign_stages(work: "SampleWork", order: "Ints", rules: StageRules, interval_ns: float) -> "Ints":
+def _assign_stages(
+    work: "SampleWork", order: "Ints", patience_ns: float, rules: StageRules, method: StageMethod, interval_ns: float
+) -> "Ints":
+    if method == "slices":
+        early, ready_ns = schedule_early(work, patience_ns)
+        return slice_stages(work, early, rules, ready_ns, interval_ns)
+    return modulo_stages(work, order, rules, interval_ns)
+
+
+def slice_stages(work: "SampleWork", order: "Ints", rules: StageRules, ready_ns: "Floats", slice_ns: float) -> "Ints":
+    """Returns the stage of each step: the number of the slice of time in which its inputs are there."""
+    before = np.empty(len(order), np.int64)
+    before[order] = np.arange(len(order))
+    first = _first_steps(work, order, rules)
+    return _settle_stages((ready_ns // slice_ns).astype(np.int64), work, order, rules, first, before)
+
+
+def modulo_stages(work: "SampleWork", order: "Ints", rules: StageRules, interval_ns: float) -> "Ints":
     """Returns the stage of each step by a modulo schedule. `order`: an order of one sample."""
-    from raptor.mapping.scheduling.stage_kernel import (  # loaded only where it runs
-        ModuloTable,
-        mark_ancestors,
-        modulo_schedule,
-        raise_stages,
-    )
+    from raptor.mapping.scheduling.stage_kernel import ModuloTable, modulo_schedule  # loaded only where it runs
 
     count, cores = len(order), len(work.first_pair) - 1
     begin_ns, free = np.zeros(count), np.tile(np.arange(SLOTS + 1), (cores, 1))
     table = ModuloTable(free, np.zeros(cores, np.int64), np.zeros(cores), np.zeros(count))
     modulo_schedule(begin_ns, table, work, order, interval_ns / SLOTS)
-    first = np.zeros(count, np.int64)
+    first = _first_steps(work, order, rules)
+    place, before = np.empty(count, np.int64), np.empty(count, np.int64)
+    before[order] = np.arange(count)
+    place[np.lexsort((before, np.where(first > 0, -1.0, begin_ns % interval_ns)))] = np.arange(count)
+    return _settle_stages(np.zeros(count, np.int64), work, order, rules, first, place)
+
+
+def _first_steps(work: "SampleWork", order: "Ints", rules: StageRules) -> "Ints":
+    """Returns 1 for each step that must be in stage 0, because a step in its group, or after it, reads an input."""
+    from raptor.mapping.scheduling.stage_kernel import mark_ancestors  # loaded only where it runs
+
+    first, groups = np.zeros(len(order), np.int64), int(rules.group.max(initial=-1)) + 1
     first[rules.first] = 1
-    groups = int(rules.group.max(initial=-1)) + 1
     while True:
         mark_ancestors(first, work, order)
         together = np.zeros(groups, np.int64)
         np.maximum.at(together, rules.group, first[rules.member])
         if (first[rules.member] == together[rules.group]).all():
-            break
+            return first
         np.maximum.at(first, rules.member, together[rules.group])
-    place, stage, before = np.empty(count, np.int64), np.zeros(count, np.int64), np.empty(count, np.int64)
-    before[order] = np.arange(count)
-    place[np.lexsort((before, np.where(first > 0, -1.0, begin_ns % interval_ns)))] = np.arange(count)
+
+
+def _settle_stages(
+    stage: "Ints", work: "SampleWork", order: "Ints", rules: StageRules, first: "Ints", place: "Ints"
+) -> "Ints":
+    """Raises stages until all rules hold. `place`: of each step in a pass, as the stages were made for."""
+    from raptor.mapping.scheduling.stage_kernel import raise_stages  # loaded only where it runs
+
+    before, groups = np.empty(len(order), np.int64), int(rules.group.max(initial=-1)) + 1
+    before[order] = np.arange(len(order))
     for trial in count_up():
         # A step that is between two steps of one group would raise them again and again.
         raise_stages(stage, place if trial < WRAPPED_ROUNDS else before, work, order)

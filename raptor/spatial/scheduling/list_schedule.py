@@ -55,7 +55,8 @@ def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
         if flow.stages is None:
             local = named_order(problem.work(), name)
         else:
-            split = StageOrder(flow.stages.interval_ns, StepOrder(flow.stages.patience_ns, flow.stages.sample))
+            inside = StepOrder(flow.stages.patience_ns, flow.stages.sample)
+            split = StageOrder(flow.stages.interval_ns, inside, flow.stages.method)
             local, stage = named_stages(problem.work(), name, problem.stage_rules(), split)
             if (most := int(stage.max()) + 1) > MOST_STAGES:
                 more = f"{most} stages, more than {MOST_STAGES}; a longer interval has fewer"
