@@ -22,6 +22,7 @@ from benchmarks.programs.resident_values import format_line, quantised, resnet20
 from raptor.common.files import file_access
 from raptor.compiler.analysis.explain import explain
 from raptor.output import files
+from validator.validate import validate
 
 MODELS: Mapping[str, Callable[[], ModelProto]] = {
     name: partial(models.build, name, seed=0)
@@ -67,7 +68,7 @@ def compare(name: str, cores: int, folder: Path, options: Mapping[str, Any]) -> 
     program = raptor.compile(model, mapping=stored, overlap=4, **chip)
     after = measure(program, folder / "out")
     samples = after.stages + AFTER_STAGES
-    passed = raptor.validate(folder / "out", samples=samples).verdict == "pass"
+    passed = validate(folder / "out", samples=samples).verdict == "pass"
     cells = [name, f"{cores}", *(f"{each.interval_ns / 1e3:.4g}" for each in (before, after))]
     cells += [f"{each.interval_ns / each.bound_ns:.2f}" for each in (before, after)] + [f"{after.stages}"]
     cells += [f"{each.local_bytes / 1e3:.3g}" for each in (before, after)]

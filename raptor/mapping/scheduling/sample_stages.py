@@ -48,7 +48,7 @@ StageMethod = Literal["modulo", "slices"]
 
 @dataclass(frozen=True, slots=True)
 class StageOrder:
-    """Identifies stages and an order: the length of a slice or the interval of a modulo schedule, and a list schedule."""
+    """Identifies stages and an order: the length of a slice or the interval of a modulo schedule; a list schedule."""
 
     interval_ns: float
     order: StepOrder
