@@ -5,7 +5,6 @@ are simulated; the one with stages is validated over as many samples as it has s
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from benchmarks.programs.resident_values import format_line, quantised, resnet20
 from raptor.common.files import file_access
 from raptor.compiler.analysis.explain import explain
 from raptor.output import files
+from validator.load.output_directory import load_output
 from validator.validate import validate
 
 MODELS: Mapping[str, Callable[[], ModelProto]] = {
@@ -52,9 +52,8 @@ def measure(program: raptor.Program, out: Path) -> OverlapFigures:
     folder = program.save(out, stream_format="pim", weight_format="npz", force=True)
     found = explain(folder)
     memory = file_access.read_json_file(files.MemoryMap, folder, files.MEMORY)
-    delays = json.loads((folder / files.RESIDENT).read_text())["delays"] if (folder / files.RESIDENT).is_file() else []
     bound_ns = max(found.bounds.average, found.bounds.port)
-    stages = 1 + max((delay["passes"] for delay in delays), default=0)
+    stages = 1 + max(load_output(folder).delays.values(), default=0)
     return OverlapFigures(found.interval_ns, bound_ns, max(memory.local_bytes), stages)
 
 

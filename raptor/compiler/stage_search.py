@@ -37,10 +37,10 @@ def overlap_samples(done: Completed, arch: Target, most: int, objective: Objecti
     flow = done.mapped.decision.flow
     if not isinstance(flow, LineFlow) or not flow.streamed:
         raise UserError(f"{spell_option('overlap', most)}: only for mappings in which lines of images stream")
-    best, (least, most_over) = done, _figure(done, arch, objective)
+    best, (least, most_over) = done, simulate_figure(done, arch, objective)
     for candidate in _candidates(done, flow, arch, most):
         try:
-            figure, over = _figure(candidate, arch, objective)
+            figure, over = simulate_figure(candidate, arch, objective)
         except CapacityError:
             continue  # versions of values beyond the memory_size of the architecture file
         if figure < least and over <= most_over:
@@ -70,7 +70,7 @@ def _candidates(done: Completed, flow: LineFlow, arch: Target, most: int) -> Ite
         yield Completed(replace(done.mapped, decision=replace(decision, flow=replace(flow, stages=split))), known)
 
 
-def _figure(done: Completed, arch: Target, objective: Objective) -> tuple[float, int]:
+def simulate_figure(done: Completed, arch: Target, objective: Objective) -> tuple[float, int]:
     """Returns the simulated figure of an objective, and the number of cores that exceed their local memory."""
     quiet = Driver(verified=False)
     lowered = run_lowering(done.mapped, arch, driver=quiet, known=done.known)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -191,15 +192,16 @@ def test_it_is_refused_where_it_has_no_effect(model: Any, options: dict[str, Any
 @pytest.mark.parametrize("objective", [None, "throughput"])
 def test_stages_are_chosen_by_simulated_times(model: Any, objective: Any, monkeypatch: pytest.MonkeyPatch):
     """The program is the best of those that are simulated, and the one without stages is the first of them."""
-    figures, options = list[float](), {**CHIP, **({"optimize": objective, "effort": 1} if objective else {})}
-    figure_of = stage_search._figure
+    figures, options = list[float](), dict[str, Any](CHIP)
+    options |= {"optimize": objective, "effort": 1} if objective else {}
+    figure_of = stage_search.simulate_figure
 
     def record(*given: Any) -> tuple[float, int]:
         found = figure_of(*given)
         figures.append(found[0])
         return found
 
-    monkeypatch.setattr(stage_search, "_figure", record)
+    monkeypatch.setattr(stage_search, "simulate_figure", record)
     programs = [raptor.compile(model, overlap=most, **options) for most in (1, 4)]
     before_ns, after_ns = (program.simulate(mode="throughput").interval_ns or 0.0 for program in programs)
     assert len(figures) == 1 + stage_search.SIMULATED
@@ -212,8 +214,8 @@ def test_stages_that_gain_nothing_are_left_out(model: Any, tmp_path: Path, monke
     """If each program with stages is worse, or needs more local memory than there is, the bytes are as without."""
     before = saved(raptor.compile(model, **CHIP), tmp_path / "before")
     for name, worse in (("slower", (1.0, 0)), ("larger", (-1.0, 1))):
-        figures = iter([(0.0, 0)] + [worse] * stage_search.SIMULATED)
-        monkeypatch.setattr(stage_search, "_figure", lambda *_, figures=figures: next(figures))
+        figures = Mock(side_effect=[(0.0, 0)] + [worse] * stage_search.SIMULATED)
+        monkeypatch.setattr(stage_search, "simulate_figure", figures)
         after = saved(raptor.compile(model, overlap=4, **CHIP), tmp_path / name)
         streams = sorted(p.name for p in before.glob("core_*"))
         assert all((before / n).read_bytes() == (after / n).read_bytes() for n in streams)

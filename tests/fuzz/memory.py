@@ -24,6 +24,7 @@ from tests.fuzz.campaign import BrokenError, Draw, Part
 from tests.fuzz.graphs import GROWN, chip
 from tests.fuzz.isolation import isolated
 from validator.checks import check
+from validator.load.output_directory import load_output
 from validator.validate import validate
 
 FOCUSES = ("convolution", "product", "pool", "elementwise")
@@ -58,13 +59,14 @@ def compiled(case: Case, stored: Path) -> raptor.Program:
 
 def with_stages(case: Case, stored: Path, interval_ns: float, sample: int, method: str) -> raptor.Program:
     """Compiles a case by its stored mapping, with stages by an interval, or by a longer one if these are too many."""
-    text = json.loads(stored.read_text())
+    text, options = json.loads(stored.read_text()), dict[str, Any](case.options)
+    options["mapping"] = stored
     for _ in range(TRIES):
         named = {"interval_ns": interval_ns, "patience_ns": 0.0, "sample": sample, "method": method}
         text["decision"]["flow"]["stages"] = named
         stored.write_text(json.dumps(text))
         try:
-            return raptor.compile(case.model, **case.options | {"mapping": stored})
+            return raptor.compile(case.model, **options)
         except UserError as e:
             if "stages, more than" not in str(e):
                 raise
@@ -85,8 +87,7 @@ def tried(case: Case, number: int, folder: Path) -> None:
     out = program.save(folder / "out", stream_format="pim", weight_format="npz")
     wrong = [f for f in check(out) if f.severity == "error"]
     assert not wrong, wrong[0]
-    listed = json.loads((out / "resident.json").read_text()) if (out / "resident.json").is_file() else {}
-    delay = max((each["passes"] for each in listed.get("delays", ())), default=0)
+    delay = max(load_output(out).delays.values(), default=0)
     report = validate(out, samples=delay + AFTER_DELAY, seed=number, tolerance=None if number % 2 else TOLERANCE)
     assert report.passed, f"{report.verdict} at {report.first_deviation}: {report}"
     kept = ", constants stay" if case.options["resident_constants"] else ""

@@ -10,7 +10,7 @@ slots of its cores after its inputs. Slices have few copies, and gain most if la
 schedule orders a pass, in which a step waits for steps of its own stage only.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count as count_up
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
@@ -89,10 +89,10 @@ def list_staged_orders(
     order, found = named_order(work, base), list[StagedOrder]()
     least_ns = max(busiest_ns(work), float(work.memory_ns.sum()))
     latency_ns = measure_times(work, schedule_early(work, base.patience_ns)[0])[0]
-    ways: list[tuple[StageMethod, float]] = [("modulo", factor * least_ns) for factor in INTERVALS]
-    ways += [("slices", latency_ns / count) for count in SLICES]
-    for method, interval_ns in ways:
-        stage = _assign_stages(work, order, base.patience_ns, rules, method, interval_ns)
+    ways = [StageOrder(factor * least_ns, base) for factor in INTERVALS]
+    ways += [StageOrder(latency_ns / count, base, "slices") for count in SLICES]
+    for way in ways:
+        stage = _assign_stages(work, order, base.patience_ns, rules, way)
         if not 0 < stage.max() < most:
             continue
         inside = within_stages(work, stage)
@@ -101,7 +101,7 @@ def list_staged_orders(
             for sample, staged in enumerate(list_orders(inside, patience_ns, SAMPLES)):
                 copied_ns = count_copies(work, staged, stage) * version_ns
                 times_ns = measure_times(inside._replace(work_ns=work.work_ns + copied_ns), staged)
-                name = StageOrder(interval_ns, StepOrder(patience_ns, sample), method)
+                name = replace(way, order=StepOrder(patience_ns, sample))
                 tried.append(StagedOrder(staged, stage, times_ns[1], name))
             found.append(min(tried, key=attrgetter("interval_ns")))
     return sorted(found, key=attrgetter("interval_ns"))
@@ -120,17 +120,17 @@ def count_copies(work: "SampleWork", order: "Ints", stage: "Ints") -> "Ints":
 def named_stages(work: "SampleWork", base: StepOrder, rules: StageRules, named: StageOrder) -> tuple["Ints", "Ints"]:
     """Returns the order of the steps and the stage of each that a decision names."""
     order = named_order(work, base)
-    stage = _assign_stages(work, order, base.patience_ns, rules, named.method, named.interval_ns)
+    stage = _assign_stages(work, order, base.patience_ns, rules, named)
     return named_order(within_stages(work, stage), named.order), stage
 
 
 def _assign_stages(
-    work: "SampleWork", order: "Ints", patience_ns: float, rules: StageRules, method: StageMethod, interval_ns: float
+    work: "SampleWork", order: "Ints", patience_ns: float, rules: StageRules, named: StageOrder
 ) -> "Ints":
-    if method == "slices":
+    if named.method == "slices":
         early, ready_ns = schedule_early(work, patience_ns)
-        return slice_stages(work, early, rules, ready_ns, interval_ns)
-    return modulo_stages(work, order, rules, interval_ns)
+        return slice_stages(work, early, rules, ready_ns, named.interval_ns)
+    return modulo_stages(work, order, rules, named.interval_ns)
 
 
 def slice_stages(work: "SampleWork", order: "Ints", rules: StageRules, ready_ns: "Floats", slice_ns: float) -> "Ints":
