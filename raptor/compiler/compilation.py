@@ -32,6 +32,7 @@ from raptor.graph.ir import (
 )
 from raptor.graph.residency import Residency
 from raptor.mapping.decide import StoredDecision
+from raptor.mapping.decision import LineFlow
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, changed_knobs, parse_knobs
 from raptor.mapping.mapping_file import make_mapping_file, read_mapping
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, STORED_ORDER, OrderObjective
@@ -166,6 +167,8 @@ def choose_source(graph: Graph, request: CompileRequest, driver: Driver) -> Deci
         return DecisionSource(STRATEGIES[options.mapping], aim=BALANCED_OBJECTIVE)
     label = spell_option("mapping", Path(options.mapping))
     decision, notes = read_mapping(Path(options.mapping), label, graph, arch)
+    if isinstance(decision.flow, LineFlow) and decision.flow.stages is not None:
+        _check_judge(f"{label}: decision.flow.stages", graph, request.options)
     return DecisionSource(StoredDecision(decision, label), notes=notes)
 
 
@@ -289,6 +292,11 @@ def _check_overlap(graph: Graph, options: CompileOptions) -> None:
         raise UserError(f"{shown}: not with {spell_option('optimize', 'latency')}: each stage makes the latency longer")
     if graph.residency.states:
         raise UserError(f"{shown}: not with {spell_option('states')}, whose values the next sample needs")
+    _check_judge(shown, graph, options)
+
+
+def _check_judge(shown: str, graph: Graph, options: CompileOptions) -> None:
+    """Raises `UserError` for stages of samples if the program is judged by its intermediate tensors."""
     if graph.arithmetic == "mixed" or options.numbers.requant == "short":
         raise UserError(f"{shown}: not for sections of floats or short multipliers, which are judged node by node")
 

@@ -221,6 +221,11 @@ def test_stages_that_gain_nothing_are_left_out(model: Any, tmp_path: Path, monke
         assert all((before / n).read_bytes() == (after / n).read_bytes() for n in streams)
 
 
+def test_stages_in_a_file_are_refused_where_the_option_is(tmp_path: Path):
+    with pytest.raises(UserError, match=r"decision\.flow\.stages: not for sections of floats or short multipliers"):
+        with_stages(small_int8(), tmp_path, 20_000.0, requant="short")
+
+
 def test_intermediate_tensors_are_refused(model: Any, tmp_path: Path):
     folder = saved(with_stages(model, tmp_path, 150_000.0), tmp_path / "out")
     with pytest.raises(UserError, match="intermediate tensors are of several samples"):
