@@ -26,6 +26,11 @@ from raptor.target.arch import Target
 
 SIMULATED = 4
 """Number of orders with stages that are simulated, those of the shortest estimated intervals."""
+WORTH_STAGES = 0.98
+"""Largest figure of a program with stages, relative to the one without, for it to be chosen.
+
+The steady state is simulated over few samples: with a smaller gain, BERT-tiny was slower over more of them.
+"""
 
 
 def overlap_samples(done: Completed, arch: Target, most: int, objective: Objective = "throughput") -> Completed:
@@ -37,7 +42,8 @@ def overlap_samples(done: Completed, arch: Target, most: int, objective: Objecti
     flow = done.mapped.decision.flow
     if not isinstance(flow, LineFlow) or not flow.streamed:
         raise UserError(f"{spell_option('overlap', most)}: only for mappings in which lines of images stream")
-    best, (least, most_over) = done, simulate_figure(done, arch, objective)
+    best, (first, most_over) = done, simulate_figure(done, arch, objective)
+    least = WORTH_STAGES * first
     for candidate in _candidates(done, flow, arch, most):
         try:
             figure, over = simulate_figure(candidate, arch, objective)
