@@ -20,7 +20,7 @@ FUZZ_PARTS := graphs quantised defective relations programs models files given f
 # Tests start hundreds of commands, which read what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-growth bench-hardened bench-json bench-mapping bench-memory bench-mixed bench-occ bench-placement bench-proved bench-rounds bench-chips bench-commands bench-components bench-defects bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-growth bench-hardened bench-json bench-mapping bench-memory bench-mixed bench-occ bench-overlap bench-placement bench-proved bench-rounds bench-chips bench-commands bench-components bench-defects bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -154,6 +154,9 @@ bench-slow: $(READY)  ## small models of unusual kinds: the interval by its boun
 
 bench-memory: $(READY)  ## what programs gain if constants and states stay on the chip: the table of docs/how-to/memory.md; STORE=1 stores it
 	$(BIN)/python -m benchmarks.programs.resident_values $(MEMORY) $(call stored,memory)
+
+bench-overlap: $(READY)  ## what stages gain, in which samples overlap: the second table of docs/how-to/memory.md; STORE=1 stores it
+	$(BIN)/python -m benchmarks.programs.sample_overlap $(OVERLAP) $(call stored,overlap)
 
 bench-components: $(READY)  ## studies of chips from components, by area, energy, accuracy and latency: tables of docs/how-to/chips.md; STORE=1 stores them
 	$(BIN)/python -m benchmarks.search.component_studies $(call stored,components-digits components-tiny)

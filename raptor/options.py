@@ -35,6 +35,7 @@ from raptor.common.options.option_values import (
     GOAL,
     ISA,
     MAX_BITS,
+    MOST_STAGES,
     OBJECTIVE,
     REQUANT,
     STREAM_FORMAT,
@@ -188,6 +189,13 @@ class MappingOptions:
         example="2",
         only_with=("optimize", "which it belongs to"),
         studied=False,
+    )
+    overlap: int = _option(
+        IntegerRange(1, MOST_STAGES),
+        "Samples that the chip works on at once, at most: a core begins one before others have ended the one before.",
+        default=1,
+        example="2",
+        not_with=("rounds", "whose programs take turns in the same memory"),
     )
     emit_mapping: Path | None = _option(
         parse_new_file, "Also write the mapping to this file.", example="mapping.json", not_with=_STOPPED, studied=False
@@ -422,6 +430,7 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
     mapping: str | Path | None
     optimize: SearchGoal | None
     effort: int | None
+    overlap: int
     emit_mapping: str | Path | None
     emit_ops: str | Path | None
     knobs: Mapping[str, float] | None

@@ -15,12 +15,14 @@ from raptor.common.options.option_values import DEFAULT_STRATEGY
 from raptor.compiler import pipeline
 from raptor.compiler.mapping_search import search_mapping
 from raptor.compiler.pass_driver import Driver, PassResults
+from raptor.compiler.stage_search import overlap_samples
 from raptor.frontend import LoadedModel
 from raptor.frontend.loading import GrowingModel
 from raptor.frontend.state_pairs import find_states
 from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.residency import Residency
 from raptor.mapping.decide import StoredDecision
+from raptor.mapping.decision import LineFlow
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, changed_knobs, parse_knobs
 from raptor.mapping.mapping_file import make_mapping_file, read_mapping
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, STORED_ORDER, OrderObjective
@@ -104,6 +106,7 @@ def make_request(options: CompileOptions) -> CompileRequest:
         **({"capacity": options.residency.capacity} if options.residency.capacity else {}),
         **({"resident_constants": True} if options.residency.resident_constants else {}),
         **({"chips": chip.chips} if chip.chips > 1 else {}),
+        **({"overlap": mapping.overlap} if mapping.overlap > 1 else {}),
         **({"chip": chip.defects.file.name} if chip.defects else {}),
         **({"optimize": mapping.objective} if mapping.objective else {}),
         **({"effort": mapping.effort} if mapping.effort else {}),
@@ -155,6 +158,8 @@ def choose_source(graph: Graph, request: CompileRequest, driver: Driver) -> Deci
         return DecisionSource(STRATEGIES[options.mapping], aim=BALANCED_OBJECTIVE)
     label = spell_option("mapping", Path(options.mapping))
     decision, notes = read_mapping(Path(options.mapping), label, graph, arch)
+    if isinstance(decision.flow, LineFlow) and decision.flow.stages is not None:
+        _check_judge(f"{label}: decision.flow.stages", graph, request.options)
     return DecisionSource(StoredDecision(decision, label), notes=notes)
 
 
@@ -195,11 +200,16 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         _refuse_nodes(model.graph, request.refusal_function)
     _check_numbers(model.graph, arch, options.numbers)
     graph = set_residency(model.graph, options.residency, model.decoder)
+    _check_overlap(graph, options)
     graph = pipeline.prepare_graph(graph, arch, request.requantising, driver=driver)
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
     completed = pipeline.complete(mapped, arch, aim=chosen.aim, driver=driver)
-    known = None if driver.passes else chosen.known or completed.known  # else a pass that follows one of the user's
+    completed = replace(completed, known=chosen.known or completed.known)
+    if options.mapping.overlap > 1:
+        goal = options.mapping.objective or "throughput"
+        completed = driver.timed("overlap", overlap_samples, completed, arch, options.mapping.overlap, goal)
+    known = None if driver.passes else completed.known  # else a pass that follows one of the user's
     lowered = pipeline.run_lowering(completed.mapped, arch, driver=driver, known=known)
     code = pipeline.generate_code(lowered, request.backend, driver=driver, known=known)
     driver.start_checks()
@@ -220,17 +230,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         file_access.write_atomic(
             spell_option("emit_ops"), options.mapping.emit_ops, "".join(f"{line}\n" for line in flow).encode()
         )
-    warnings = (
-        *model.notes,
-        *arch.notes,
-        *([describe_loss(arch)] if arch.defects else []),
-        *chosen.notes,
-        *flip_notes(graph),
-        *_trim_notes(graph, options.numbers),
-        *pim.memory_warnings(program, arch),
-    )
-    if driver.passes:
-        warnings += tuple(f"{user.label} has changed the result of {name}" for name, user in driver.passes.items())
+    warnings = _warnings(model, graph, program, request, chosen.notes, driver)
     parts = ProgramParts(program, tiles, memory, arch, options.numbers.trimmable)
     return ProgramArtifacts(
         name=model.name,
@@ -246,6 +246,48 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         onnx_bytes=model.onnx_bytes,
         decoder=_growing_files(model),
     )
+
+
+def _warnings(
+    model: LoadedModel,
+    graph: Graph,
+    program: pim.PimProgram,
+    request: CompileRequest,
+    notes: tuple[str, ...],
+    driver: Driver,
+) -> tuple[str, ...]:
+    """Returns what the report warns of. `notes`: of the source of the decision."""
+    arch, options = request.arch, request.options
+    warnings = (
+        *model.notes,
+        *arch.notes,
+        *([describe_loss(arch)] if arch.defects else []),
+        *notes,
+        *flip_notes(graph),
+        *_trim_notes(graph, options.numbers),
+        *pim.memory_warnings(program, arch),
+    )
+    if driver.passes:
+        warnings += tuple(f"{user.label} has changed the result of {name}" for name, user in driver.passes.items())
+    return warnings
+
+
+def _check_overlap(graph: Graph, options: CompileOptions) -> None:
+    """Raises `UserError` for samples that overlap where the next one needs the one before, or a judge inner values."""
+    if options.mapping.overlap == 1:
+        return
+    shown = spell_option("overlap", options.mapping.overlap)
+    if options.mapping.objective == "latency":
+        raise UserError(f"{shown}: not with {spell_option('optimize', 'latency')}: each stage makes the latency longer")
+    if graph.residency.states:
+        raise UserError(f"{shown}: not with {spell_option('states')}, whose values the next sample needs")
+    _check_judge(shown, graph, options)
+
+
+def _check_judge(shown: str, graph: Graph, options: CompileOptions) -> None:
+    """Raises `UserError` for stages of samples if the program is judged by its intermediate tensors."""
+    if graph.arithmetic == "mixed" or options.numbers.requant == "short":
+        raise UserError(f"{shown}: not for sections of floats or short multipliers, which are judged node by node")
 
 
 def _growing_files(model: LoadedModel) -> GrowingFiles | None:

@@ -101,5 +101,5 @@ def owning_elements(line: Indices, operands: Sequence[Image]) -> Indices:
     pixel = line // operands[0].channels
     if len(operands) > 1 or (line < 0).any() or (pixel == pixel[:, :1]).all():
         return line[:, 0]
-    x = np.arange(width)
+    x: Indices = np.arange(width)
     return line[x, x * channels // width]

@@ -33,6 +33,7 @@ from raptor.mapping.decision import (
     PixelFlow,
     Range,
     SharedDot,
+    StageSplit,
 )
 from raptor.mapping.modes.dense_unfolding import unfold_dense
 from raptor.mapping.modes.kernel_unfolding import unfold_kernel
@@ -69,7 +70,7 @@ def record_faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[st
 
     Decision and graph must have the same layers. A decision without these faults says which rewrites the graph gets.
     """
-    yield from _settings(decision, arch)
+    yield from _settings(decision, graph, arch)
     for core in decision.cores:
         if not 0 <= core < arch.usable_cores:
             yield f"core {core} of {arch.usable_cores}"
@@ -109,7 +110,7 @@ class _Chip:
     parts: dict[str, ChannelRanges]
 
 
-def _settings(decision: Decision, arch: Target) -> Iterator[str]:
+def _settings(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
     """Yields faults of what all layers share: strategy, placement, crossbar sizes, patience, sample of the order."""
     if decision.strategy not in STRATEGY.choices:
         yield f"strategy: expected one of: {', '.join(STRATEGY.choices)}"
@@ -122,6 +123,20 @@ def _settings(decision: Decision, arch: Target) -> Iterator[str]:
             yield f"flow.patience_ns: {decision.flow.patience_ns}, expected 0 to {MOST_PATIENCE_NS:g}"
         if not 0 <= decision.flow.sample <= LATEST_SAMPLE:
             yield f"flow.sample: {decision.flow.sample}, expected 0 to {LATEST_SAMPLE}"
+        if decision.flow.stages is not None:
+            yield from _split_faults(decision.flow, decision.flow.stages, graph)
+
+
+def _split_faults(flow: LineFlow, stages: StageSplit, graph: Graph) -> Iterator[str]:
+    """Yields faults of the stages of samples that overlap."""
+    if not 0 < stages.interval_ns <= MOST_PATIENCE_NS:
+        yield f"flow.stages.interval_ns: {stages.interval_ns}, expected more than 0, to {MOST_PATIENCE_NS:g}"
+    if not 0 <= stages.patience_ns <= MOST_PATIENCE_NS:
+        yield f"flow.stages.patience_ns: {stages.patience_ns}, expected 0 to {MOST_PATIENCE_NS:g}"
+    if not 0 <= stages.sample <= LATEST_SAMPLE:
+        yield f"flow.stages.sample: {stages.sample}, expected 0 to {LATEST_SAMPLE}"
+    if not flow.streamed or graph.residency.states:
+        yield "flow.stages: only for a streamed mapping of a model without states on the chip"
 
 
 def _placement(places: Sequence[int], cores: int) -> Iterator[str]:

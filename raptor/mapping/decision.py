@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictDataclass
+from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictDataclass, is_none
 from raptor.graph.ir import (
     Filter,
     Node,
@@ -203,6 +203,21 @@ def renumber_record(record: PlacedRecord, number: Callable[[int], int]) -> Place
 
 
 @dataclass(frozen=True, slots=True)
+class StageSplit(StrictDataclass):
+    """The stages of samples that overlap (`raptor.mapping.scheduling.sample_stages`).
+
+    `method`: a modulo schedule, in the order that the flow names, or slices of the time of one sample. `interval_ns`:
+    of the modulo schedule, or of a slice. `patience_ns` and `sample`: name the order of a pass as those of the flow
+    name an order of one sample.
+    """
+
+    interval_ns: float
+    patience_ns: float
+    sample: int
+    method: Literal["modulo", "slices"] = "modulo"
+
+
+@dataclass(frozen=True, slots=True)
 class LineFlow(StrictDataclass):
     """The flow in which a value is a piece of an image line, and operations work line by line if they can.
 
@@ -215,7 +230,7 @@ class LineFlow(StrictDataclass):
     products of two computed tensors; without a record, such a product runs where its first operand is. If not
     `streamed`, a core passes nothing on before it has done all of a layer; streaming is measured against this. If it
     `makes_constants`, a core with free crossbars makes its constants by a product, where that takes less time than to
-    load them.
+    load them. `stages`: how samples overlap; None if a core does all of a sample before the next one.
     """
 
     xbar: JsonPair[int, int]
@@ -227,6 +242,7 @@ class LineFlow(StrictDataclass):
     products: JsonObject[ProductCores] = field(default_factory=dict[str, ProductCores])
     sample: int = 0
     makes_constants: bool = False
+    stages: Annotated[StageSplit | None, Field(exclude_if=is_none)] = None
     kind: Literal["line"] = "line"
 
 
@@ -324,6 +340,9 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
     patience = f"patience = {flow.patience_ns:.17g} ns, order of sample {flow.sample}"
     constants = ", constants by products" if flow.makes_constants else ""
     yield f"by line, xbar = {flow.xbar[0]}x{flow.xbar[1]}, {patience}, {order}{constants}"
+    if flow.stages is not None:
+        named = f"patience = {flow.stages.patience_ns:.17g} ns, order of sample {flow.stages.sample}"
+        yield f"  stages by {flow.stages.method} of {flow.stages.interval_ns:.17g} ns, {named}"
     for name, parts in flow.loaders.items():
         loaders = ", ".join(f"columns {_range(cols)}: core {core}" for cols, core in parts)
         yield f"  %{name}: loaded, {loaders}"

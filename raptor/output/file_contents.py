@@ -203,7 +203,9 @@ def make_resident(graph: SpatialGraph, program: PimProgram, arch: Target) -> res
         return None
     cores = tuple(_resident_spans(program.cores[i], arch) for i in auxiliary[files.INIT])
     states = tuple(_resident_state(graph, pair, program) for pair in graph.residency.states)
-    return resident_files.ResidentMap(cores=cores, states=states)
+    late = [(name, passes) for name, passes in program.delays.items() if passes]
+    delays = tuple(resident_files.OutputDelay(output=name, passes=passes) for name, passes in late)
+    return resident_files.ResidentMap(cores=cores, states=states, delays=delays)
 
 
 def _resident_state(graph: SpatialGraph, pair: StatePair, program: PimProgram) -> resident_files.ResidentState:

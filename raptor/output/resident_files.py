@@ -1,6 +1,8 @@
 """`resident.json`: what stays in local memory between two samples, and where it is."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from raptor.common.files.schema_types import JsonArray, StrictSchema
 from raptor.output.files import FORMAT_VERSION, CodedTensor, Count, Dimension, Range
@@ -53,6 +55,13 @@ class ResidentState(CodedTensor):
         return Image(self.image_shape, self.channel_axis)
 
 
+class OutputDelay(StrictSchema):
+    """The delay of an output: pass k over the streams stores that of the sample that pass k - `passes` begins."""
+
+    output: str
+    passes: Annotated[int, Field(ge=1)]
+
+
 class ResidentMap(StrictSchema):
     """`resident.json`: what stays in local memory between two samples.
 
@@ -63,3 +72,8 @@ class ResidentMap(StrictSchema):
     version: Literal[1] = FORMAT_VERSION
     cores: JsonArray[ResidentCore]
     states: JsonArray[ResidentState] = ()
+    delays: JsonArray[OutputDelay] = Field(
+        default=(),
+        exclude_if=lambda delays: not delays,
+        description="left out if a pass ends each sample that it begins",
+    )

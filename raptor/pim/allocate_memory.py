@@ -74,6 +74,7 @@ def _reuse_on_core(core: CoreProgram) -> CoreProgram:
     result = np.zeros(len(steps), np.int64)  # the place of the result among all uses, for each step
     result[uses.step[uses.role == RESULT]] = np.flatnonzero(uses.role == RESULT)
     alike = (uses.elements == uses.elements[result[uses.step]]).all(axis=1)
+    alike &= ~np.isin(uses.buffer[result[uses.step]], core.carried)
     dying = np.flatnonzero(vector & (uses.role == OPERAND) & (last[uses.buffer] == uses.step) & alike)
     step, first = np.unique(uses.step[dying], return_index=True)
     home = np.arange(len(steps.buffers))

@@ -8,10 +8,10 @@ import numpy.typing as npt
 from msgspec import structs
 
 from raptor.pim.buffer_requests import MADE_BY_OPERATION, UNUSED, BufferRequests, RequestCollector
-from raptor.pim.form_collector import FormCollector
+from raptor.pim.form_collector import FormCollector, OperandSlot
 from raptor.pim.global_order import GlobalOrder
-from raptor.pim.operand_slots import OperandSlot
 from raptor.pim.operations import LoadRows, Repeat, make_slot
+from raptor.pim.sample_versions import SampleVersions
 from raptor.pim.step_columns import LOAD, OperationForm
 from raptor.pim.value_numbering import ValueNumbering
 from raptor.spatial.dataflow import Dataflow, GroupedLists
@@ -45,6 +45,7 @@ class BufferDemand:
     values: ValueNumbering
     kinds: FormCollector
     wanting: RequestCollector
+    versions: SampleVersions | None = None
     stores: list[StoredValue] = field(default_factory=list[StoredValue])
     ids: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
     takes: dict[int, int] = field(default_factory=dict[int, int])
@@ -67,18 +68,19 @@ class BufferDemand:
         form = flow.op_form[flow.read_op]
         turn, place = turns.of_op[flow.read_op], np.arange(len(form)) - np.searchsorted(flow.read_op, flow.read_op)
         columns = turn, place, flow.read_tile, np.where(plain[form], place, UNUSED)
-        wanting.add(*(column[reads[form]] for column in columns), fill=LOAD)
+        turn, place, value, used = (column[reads[form]] for column in columns)
+        wanting.add(turn, wanting.times.operands + place, value, used, fill=LOAD)
         turn = np.flatnonzero(turns.tile >= 0)
-        wanting.add(turn, 0, turns.tile[turn], fill=LOAD)
+        wanting.add(turn, wanting.times.operands, turns.tile[turn], fill=LOAD)
         # A copy of a state takes it from local memory.
         kept = np.isin(flow.read_tile, [*self.values.states]) & flow.is_op_class(Copy)[flow.read_op]
-        wanting.add(turns.of_op[flow.read_op[kept]], 0, flow.read_tile[kept], fill=LOAD)
+        wanting.add(turns.of_op[flow.read_op[kept]], wanting.times.operands, flow.read_tile[kept], fill=LOAD)
         wanting.add(turns.of_op, wanting.times.result, flow.op_result, result[flow.op_form])
         self.request_slots()
         takes = np.flatnonzero(flow.is_op_class(TakeRows))
         for k in takes[np.argsort(turns.of_op[takes])].tolist():
             self.request_lookup(k)
-        return wanting.sort_requests()
+        return wanting.sort_requests(self.versions, self.values)
 
     def request_slots(self) -> None:
         """Adds requests besides operands that are used as they are: constants, repeated operands, scratch memory."""
@@ -159,6 +161,7 @@ class BufferDemand:
         address = self.values.memory.ids[tile.name, core]
         if (number, core) not in self.ids:
             self.ids.add((number, core))
-            self.wanting.add(np.array([turn]), 2 * j, np.array([number]), fill=LOAD)
-            self.stores.append(StoredValue(turn, 2 * j + 1, number, address))
+            within = self.wanting.times.operands + 2 * j
+            self.wanting.add(np.array([turn]), within, np.array([number]), fill=LOAD)
+            self.stores.append(StoredValue(turn, within + 1, number, address))
         return address

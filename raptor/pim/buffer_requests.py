@@ -6,6 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.pim.global_order import GlobalOrder, TurnLayout
+from raptor.pim.sample_versions import SampleVersions
+from raptor.pim.step_columns import TRANSFERS
+from raptor.pim.value_numbering import ValueNumbering
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -80,16 +83,41 @@ class RequestCollector:
         columns = at, core, value, turn, np.asarray(place), np.asarray(fill), np.asarray(base)
         self.columns.append(tuple(np.broadcast_arrays(*columns)))
 
-    def sort_requests(self) -> BufferRequests:
-        """Returns all requests in order, and drops them here to save memory: a transformer has millions."""
+    def use_versions(self, versions: SampleVersions, values: ValueNumbering) -> None:
+        """Makes each request one for the value of its sample, and adds those of the copies of older values."""
+        at, core, value, turn, place, fill, base = (
+            np.concatenate(column) for column in zip(*self.columns, strict=True)
+        )
+        read = versions.request(values, value, core, turn)
+        repeated = np.flatnonzero(fill >= len(TRANSFERS))
+        base = base.copy()
+        base[repeated] = versions.request(values, base[repeated], core[repeated], turn[repeated])
+        self.columns = [(at, core, read, turn, place, np.where(read != value, MADE_BY_OPERATION, fill), base)]
+        versions.request_sent(values)
+        copies = np.array(versions.moves(), np.int64).reshape(-1, 4)
+        late = copies[:, 1].max(initial=0) - copies[:, 1]
+        self.add(copies[:, 0], late, copies[:, 3])
+
+    def sort_requests(self, versions: SampleVersions | None, values: ValueNumbering) -> BufferRequests:
+        """Returns all requests in order, and drops them here to save memory: a transformer has millions.
+
+        versions: of samples that overlap, or None. Then the buffer of a value that a turn writes is created there, and
+        may be read before; else by the first request.
+        """
+        if versions is not None:
+            self.use_versions(versions, values)
         columns, self.columns = list(zip(*self.columns, strict=True)), []
         order = np.lexsort([np.concatenate(column) for column in columns[:2]])
         at, core, value, turn, place, fill, base = (np.concatenate(columns.pop(0))[order] for _ in range(7))
         cores = int(core.max()) + 1
         keys, first, which = np.unique(value * cores + core, return_index=True, return_inverse=True)
+        if versions is not None:
+            which = which.reshape(-1)
+            by = np.lexsort((np.arange(len(at)), versions.written[turn] != value, which))
+            first = by[np.searchsorted(which[by], np.arange(len(keys)))]
         new = np.zeros(len(at), np.bool_)
         new[first] = True
-        before = np.cumsum(new) - 1
+        before = np.cumsum(new) - new
         buffer = (before - before[np.searchsorted(core, core)])[first]
         known = _BufferIndex(keys, buffer, cores)
         return BufferRequests(at, core, value, buffer[which.reshape(-1)], new, turn, place, fill, base, known)

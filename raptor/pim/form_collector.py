@@ -1,15 +1,64 @@
-"""Table of the forms of a program while it is lowered."""
+"""Table of the forms of a program while it is lowered, and the origin of the buffers in the slots of each form."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from raptor.graph.ir import Filter
-from raptor.pim.operand_slots import FormSlots
-from raptor.pim.operations import Buffer
+from raptor.pim.operations import Buffer, make_slot
 from raptor.pim.step_columns import TRANSFERS, OperationForm
+from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.dataflow import Dataflow
+from raptor.spatial.integer_operations import Requantise, RequantiseAtOnce
 from raptor.spatial.ir import Copy, TakeRows
-from raptor.spatial.operations import Operation
+from raptor.spatial.operations import Operation, Stencil, Vector
+from raptor.spatial.tiles import ConstantTile, Tile
+
+
+@dataclass(frozen=True, slots=True)
+class OperandSlot:
+    """Origin of the buffer of one operand.
+
+    constant, place: constant number `place` of the operation, or tile number `place` among `reads`. shape: shape of the
+    buffer. repeated: whether the buffer is filled with copies of the operand: `times` copies of each pixel, or, if that
+    is 0, as many as fill a row of the result.
+    """
+
+    constant: bool
+    place: int
+    shape: Buffer
+    repeated: bool = False
+    times: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FormSlots:
+    """A form, and the origin of the buffers in its slots.
+
+    operands: one entry per operand. scratch: for each scratch value, the suffix of its name after the name of the
+    result, and its shape. plain: True if the operands are distinct tiles that are used as they are.
+    """
+
+    form: OperationForm
+    operands: tuple[OperandSlot, ...]
+    scratch: tuple[tuple[str, Buffer], ...]
+    plain: bool
+
+    @classmethod
+    def from_operation(cls, op: BodyOp, weight_bits: int) -> "FormSlots":
+        """Derives form and slots of an operation."""
+        tiles = tuple(dict.fromkeys(op.operands))
+        reads, constants = op.reads, [tile for tile in op.operands if isinstance(tile, ConstantTile)]
+        operands = tuple(
+            _slot(op, tile, i, constants.index(tile) if isinstance(tile, ConstantTile) else reads.index(tile))
+            for i, tile in enumerate(tiles)
+        )
+        result = make_slot(op.result, len(tiles))
+        shapes = {tile.name: slot.shape for tile, slot in zip(tiles, operands, strict=True)}
+        form = OperationForm.from_operation(op.map_operands(lambda tile: shapes.get(tile.name, result)), weight_bits)
+        scratch = form.slots[len(tiles) + 1 :]
+        ends = tuple((value.name.removeprefix(result.name), value) for value in scratch)
+        plain = len(tiles) == len(reads) and not any(slot.constant or slot.repeated for slot in operands)
+        return cls(form, operands, ends, plain)
 
 
 @dataclass(slots=True)
@@ -43,3 +92,16 @@ class FormCollector:
         if op.form not in self.number:
             self.number[op.form] = self.add(OperationForm.from_operation(op))
         return self.number[op.form]
+
+
+def _slot(op: BodyOp, tile: Tile, number: int, place: int) -> OperandSlot:
+    constant, name = isinstance(tile, ConstantTile), f"{number}"
+    if isinstance(op, Stencil) and tile is op.vectors and constant and op.together > 1:
+        wide = Buffer(name, tile.pixels, op.together, tile.channels, tile.element)
+        return OperandSlot(constant, place, wide, True, op.together)
+    if isinstance(op, Vector | Requantise | RequantiseAtOnce):
+        # Parameters of a requantisation have more than one element for each of the result.
+        row = Buffer(name, 1, op.result.width, max(op.result.channels, tile.channels), tile.element)
+        if tile.elements < row.elements:
+            return OperandSlot(constant, place, row, True)
+    return OperandSlot(constant, place, make_slot(tile, number))

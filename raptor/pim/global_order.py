@@ -18,7 +18,7 @@ class GlobalOrder:
 
     op: number of the operation in the dataflow; -1 for a fetch or such an output. tile: the tile of a fetch or such an
     output; -1 for an operation. core: core of the turn. node: index of its ONNX node in `nodes`. of_op: turn of each
-    operation. last: last turn of each compute.
+    operation. last: last turn of each compute. stage: of each turn (`Schedule.stages`).
     """
 
     op: Ints
@@ -28,6 +28,7 @@ class GlobalOrder:
     nodes: tuple[str, ...]
     of_op: Ints
     last: Ints
+    stage: Ints
 
     @classmethod
     def from_schedule(cls, flow: Dataflow, schedule: Schedule, unmade: Sequence[int], first_core: int) -> "GlobalOrder":
@@ -47,6 +48,7 @@ class GlobalOrder:
         names = (*flow.nodes, *(fetch.node for fetch in fetches))
         node, nodes = _numbered([names[i] for i in schedule.order] + [""] * bool(unmade))
         end = np.full(len(unmade), -1)
+        stages = np.array(schedule.stages, np.int64) if schedule.stages else np.zeros(len(order), np.int64)
         of_op, last = np.full(len(flow.op_form), -1), np.full(count, -1)
         turn = np.flatnonzero(op >= 0)
         of_op[op[turn]] = turn
@@ -59,6 +61,7 @@ class GlobalOrder:
             nodes,
             of_op,
             last,
+            np.concatenate([stages[order][entry], np.zeros(len(unmade), np.int64)]),
         )
 
 
@@ -73,11 +76,13 @@ def _numbered(names: Iterable[str]) -> tuple[Ints, tuple[str, ...]]:
 class TurnLayout:
     """Division of each turn into `each` time slots: turn t begins at time t * `each`.
 
-    In order: operands arrive on the core (every second slot stores ids); the `result` gets its buffer; from `slots` on,
-    constants arrive and operands are repeated, two slots each; from `scratch` on, scratch buffers are made; `own`: the
-    operation itself; from `store` on, outputs are stored; from `update` on, states get their next value.
+    In order: values of older samples are copied; from `operands` on, operands arrive on the core (every second slot
+    stores ids); the `result` gets its buffer; from `slots` on, constants arrive and operands are repeated, two slots
+    each; from `scratch` on, scratch buffers are made; `own`: the operation itself; from `store` on, outputs are stored;
+    from `update` on, states get their next value.
     """
 
+    operands: int
     result: int
     slots: int
     scratch: int
@@ -87,13 +92,14 @@ class TurnLayout:
     each: int
 
     @classmethod
-    def for_sizes(cls, reads: int, slots: int, scratch: int, stores: int, updates: int) -> "TurnLayout":
+    def for_sizes(cls, reads: int, slots: int, scratch: int, stores: int, updates: int, older: int = 0) -> "TurnLayout":
         """Makes the division for the given largest numbers of operands, slots and so on of a turn."""
-        first_slot = 2 * reads + 1
+        result = older + 2 * reads
+        first_slot = result + 1
         first_scratch = first_slot + 2 * slots
         own = first_scratch + scratch
         update = own + 1 + stores
-        return cls(2 * reads, first_slot, first_scratch, own, own + 1, update, update + updates)
+        return cls(older, result, first_slot, first_scratch, own, own + 1, update, update + updates)
 
     def slot_time(self, turn: Ints, within: Ints | int) -> Ints:
         """Returns the time in the global order of slot `within` of a turn."""

@@ -33,7 +33,8 @@ class CoreProgram:
 
     addresses: byte address of each buffer; None before allocation. local_bytes: bytes of local memory in use. init:
     steps that run once after power-up, on buffers of the same table; None if there are none. states: the buffers of
-    states, which a sample reads and then overwrites for the next one.
+    states, which a sample reads and then overwrites for the next one. carried: buffers of values that a pass over the
+    steps reads for an older sample, and then overwrites.
     """
 
     core: int
@@ -43,6 +44,7 @@ class CoreProgram:
     local_bytes: int = 0
     init: StepColumns | None = None
     states: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    carried: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def all_steps(self) -> StepColumns:
@@ -90,12 +92,16 @@ class TensorTrace:
 
 @dataclass(frozen=True, slots=True)
 class PimProgram:
-    """The programs of all cores that have work, by core, and the number of channels between them."""
+    """The programs of all cores that have work, by core, and the number of channels between them.
+
+    delays: of outputs of the model: a pass over all steps stores the output of the sample so many passes before it.
+    """
 
     name: str
     cores: Mapping[int, CoreProgram]
     channel_count: int
     traces: tuple[TensorTrace, ...]
+    delays: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __str__(self) -> str:
         return "\n".join(_lines(self)) + "\n"

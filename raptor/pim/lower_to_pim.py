@@ -20,6 +20,7 @@ from raptor.pim.form_collector import FormCollector
 from raptor.pim.global_memory import GlobalMemory
 from raptor.pim.global_order import GlobalOrder, TurnLayout
 from raptor.pim.operations import make_slot
+from raptor.pim.sample_versions import SampleVersions, clear_carried
 from raptor.pim.state_updates import StateRuns
 from raptor.pim.step_builder import StepBuilder
 from raptor.pim.step_columns import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE_BUFFER, FormTable, StepColumns
@@ -45,12 +46,13 @@ def lower(schedule: Schedule, memory: GlobalMemory, arch: Target) -> ir.PimProgr
     unmade = [tile for tile in values.outputs if tile not in made]
     turns = GlobalOrder.from_schedule(flow, schedule, unmade, arch.first_core)
     runs = StateRuns.from_graph(graph, values)
-    times = _times(flow, kinds, values, len(runs.state) * arch.core_count)
-    demand = BufferDemand(graph, arch, values, kinds, RequestCollector(turns, times))
+    versions = SampleVersions.from_order(flow, turns) if schedule.stages else None
+    times = _times(flow, kinds, values, len(runs.state) * arch.core_count, max(schedule.stages, default=0))
+    demand = BufferDemand(graph, arch, values, kinds, RequestCollector(turns, times), versions)
     return _Lowering(graph, arch, values, kinds, turns, times, demand, demand.collect_requests(), runs).program()
 
 
-def _times(flow: Dataflow, kinds: FormCollector, values: ValueNumbering, updates: int) -> TurnLayout:
+def _times(flow: Dataflow, kinds: FormCollector, values: ValueNumbering, updates: int, older: int) -> TurnLayout:
     """Returns a division of turns that has room for the largest turn. `updates`: most copies of runs of states."""
     slots = [slots for _, slots in kinds.of_graph.values()]
     return TurnLayout.for_sizes(
@@ -59,6 +61,7 @@ def _times(flow: Dataflow, kinds: FormCollector, values: ValueNumbering, updates
         scratch=max((len(s.scratch) for s in slots), default=0),
         stores=sum(map(len, values.outputs.values())),
         updates=updates,
+        older=older,
     )
 
 
@@ -91,6 +94,8 @@ class _Lowering:
         messages = [self.fill(), self.copy(row)]
         if self.values.states:
             messages.append(self.update())
+        if self.demand.versions is not None:
+            self.copy_older(self.demand.versions)
         channels = self.exchange(messages, row)
         self.store([*self.demand.stores, *self.stored_outputs()])
         forms = FormTable(tuple(self.kinds.forms))
@@ -98,6 +103,8 @@ class _Lowering:
         states = self.state_buffers()
         cores = {i: _core_program(i, tuple(groups[i]), core_steps, once[i]) for i, core_steps in steps.items()}
         cores |= {i: replace(cores[i], states=buffers) for i, buffers in states.items()}
+        if self.demand.versions is not None:
+            return ir.PimProgram(self.graph.name, clear_carried(cores), channels, (), self.delays())
         core, step = self.made(place[row])
         traces = (self.trace(tensor, core, step) for tensor in self.graph.tensors.values() if tensor.in_model)
         return ir.PimProgram(self.graph.name, cores, channels, tuple(trace for trace in traces if trace))
@@ -156,11 +163,11 @@ class _Lowering:
         at = np.where(kept[w], np.arange(len(w)) - len(w), wants.at[w])
         rows.add(at, wants.core[w], LOAD, node[w], wants.buffer[w], number=address[wants.value[w]])
         w = np.flatnonzero(wants.new & (wants.fill >= len(TRANSFERS)))
-        base = wants.buffer_of(wants.base[w], wants.core[w])
+        base = wants.buffer_of(self.read(wants.base[w], wants.core[w], wants.turn[w]), wants.core[w])
         rows.add(wants.at[w], wants.core[w], wants.fill[w], node[w], base, wants.buffer[w])
         w = np.flatnonzero(brought & ~loaded)
         home = self.homes()[wants.value[w]]
-        given = wants.buffer_of(wants.value[w], home)
+        given = wants.buffer_of(self.read(wants.value[w], home, wants.turn[w]), home)
         every = np.full((len(w), 2), (WHOLE_BUFFER, 0))
         return _Messages(wants.at[w], node[w], home, given, every, wants.core[w], wants.buffer[w], every)
 
@@ -186,9 +193,12 @@ class _Lowering:
         )
         c = np.flatnonzero((address < 0) & (home == core))
         forms = self.moves(flow.op_form[ops[c]])
-        row[ops[c]] = rows.add(at[c], core[c], forms, node[c], wants.buffer_of(tile[c], home[c]), out[c])
+        row[ops[c]] = rows.add(
+            at[c], core[c], forms, node[c], wants.buffer_of(self.read(tile[c], home[c], turn[c]), home[c]), out[c]
+        )
         c = np.flatnonzero((address < 0) & (home != core))
-        given, taken = wants.buffer_of(tile[c], home[c]), np.stack([first[c], elements[c]], axis=1)
+        given = wants.buffer_of(self.read(tile[c], home[c], turn[c]), home[c])
+        taken = np.stack([first[c], elements[c]], axis=1)
         span = np.stack([into[c], elements[c]], axis=1)
         return _Messages(at[c], node[c], home[c], given, taken, core[c], out[c], span, ops[c])
 
@@ -278,6 +288,33 @@ class _Lowering:
             forms[place] = self.kinds.of_op(Move(make_slot(state, 1), (make_slot(source, 0),), moved))
         return forms
 
+    def read(self, value: Ints, core: Ints, turn: Ints) -> Ints:
+        """Returns the numbers of the values that turns read on cores: of the sample that each turn works on."""
+        versions = self.demand.versions
+        return value if versions is None else versions.read(value, core, turn)
+
+    def copy_older(self, versions: SampleVersions) -> None:
+        """Adds the copies of values that a later turn reads for an older sample."""
+        moves = versions.moves()
+        most = max((late for _, late, *_ in moves), default=0)
+        for turn, late, source, target in moves:
+            core, shape = self.turns.core[[turn]], self.values.all[source]
+            runs = np.array([[0, 0, 0, 1, shape.elements]])
+            form = self.kinds.of_op(Move(make_slot(shape, 1), (make_slot(shape, 0),), runs))
+            at = self.times.slot_time(np.array([turn]), most - late)
+            given, older = (self.wants.buffer_of(np.array([value]), core) for value in (source, target))
+            self.rows.add(at, core, form, self.turns.node[[turn]], given, older)
+
+    def delays(self) -> dict[str, int]:
+        """Returns the number of passes from the load of a sample to the store of each output."""
+        stage = np.zeros(len(self.values.all), np.int64)
+        stage[self.flow.op_result] = self.turns.stage[self.turns.of_op]
+        tiles = {
+            name: [self.values.tiles[part.tile.name] for part in self.graph.tensors[name].parts]
+            for name in self.graph.outputs
+        }
+        return {name: int(stage[numbers].max()) for name, numbers in tiles.items()}
+
     def exchange(self, parts: "Sequence[_Messages]", row: Ints) -> int:
         """Adds the sends and receives of messages, and the receives of copies to `row`. Returns the number of channels.
 
@@ -302,7 +339,8 @@ class _Lowering:
         columns = [(s.turn, s.within, s.value, s.address) for s in stores]
         turn, within, value, address = np.array(columns, np.int64).reshape(-1, 4).T
         at, core = self.times.slot_time(turn, within), self.turns.core[turn]
-        self.rows.add(at, core, STORE, self.turns.node[turn], self.wants.buffer_of(value, core), number=address)
+        given = self.wants.buffer_of(self.read(value, core, turn), core)
+        self.rows.add(at, core, STORE, self.turns.node[turn], given, number=address)
 
     def homes(self) -> Ints:
         """Returns the core that makes each value; -1 for values that no operation makes."""

@@ -168,6 +168,7 @@ def _check_kept(core: CoreProgram) -> None:
     uses, count = steps.uses(), len(steps.buffers)
     kept, last_read = np.zeros(count, np.bool_), np.full(count, -1)
     kept[core.resident] = True
+    kept[core.carried] = False
     reads = uses.role == OPERAND
     np.maximum.at(last_read, uses.buffer[reads], uses.step[reads])
     parts: dict[int, list[tuple[int, int]]] = {state: [] for state in core.states.tolist()}

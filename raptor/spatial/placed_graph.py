@@ -55,12 +55,15 @@ class Fetch(msgspec.Struct, frozen=True, gc=False):
 class Schedule:
     """Global order of all computes. It decides which core waits for which, never what is computed.
 
-    order: a permutation of the computes, numbered as in the graph, and of the fetches, numbered after them.
+    order: a permutation of the computes, numbered as in the graph, and of the fetches, numbered after them. stages: the
+    stage of each of these by its number, or empty if all are 0: in pass k over the order, a step of stage s works on
+    sample k - s (`raptor.mapping.scheduling.sample_stages`).
     """
 
     placed: PlacedGraph
     fetches: tuple[Fetch, ...]
     order: tuple[int, ...]
+    stages: tuple[int, ...] = ()
 
     def steps(self) -> Iterator[tuple[int, Compute | Fetch]]:
         """Yields (core, compute or fetch) in the order of the schedule."""

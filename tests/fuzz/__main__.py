@@ -17,6 +17,7 @@ from tests.fuzz.graphs import GRAPHS
 from tests.fuzz.hostile import FILES
 from tests.fuzz.kinds import KINDS_OF_INPUTS
 from tests.fuzz.malformed import MODELS
+from tests.fuzz.memory import MEMORY
 from tests.fuzz.planted import PLANTED
 from tests.fuzz.programs import PROGRAMS
 from tests.fuzz.quantised import QUANTISED
@@ -39,6 +40,7 @@ _ALL = (
     ROUNDS,
     CHIPS,
     DEFECTIVE,
+    MEMORY,
 )
 PARTS: dict[str, Part] = {part.name: part for part in _ALL}
 

@@ -17,7 +17,7 @@ import pytest
 import models
 import raptor
 from raptor.common.errors import CapacityError, UserError
-from raptor.mapping.decision import Decision
+from raptor.mapping.decision import Decision, StageSplit
 from raptor.mapping.strategies import STRATEGIES
 from raptor.output import files
 from tests.models.test_models import small_options
@@ -84,7 +84,8 @@ def changes(value: Any) -> Iterator[Any]:
         for i, entry in enumerate(value):
             yield from ((*value[:i], other, *value[i + 1 :]) for other in changes(entry))
     else:
-        yield {bool: lambda: not value, str: lambda: f"{value}'"}.get(type(value), lambda: value + 1)()
+        others = {type(None): lambda: StageSplit(1.0, 1.0, 0), bool: lambda: not value, str: lambda: f"{value}'"}
+        yield others.get(type(value), lambda: value + 1)()
 
 
 def test_no_two_decisions_have_the_same_text(model: onnx.ModelProto, strategy: str):

@@ -31,6 +31,13 @@ class NamedInput(Protocol):
     def name(self) -> str: ...
 
 
+def following_numbers(given: GivenInputs, numbers: Sequence[int], number: int, count: int) -> list[int]:
+    """Returns the numbers of the `count` samples after sample `number`; after the last one, of new samples if any."""
+    after = [*numbers[numbers.index(number) + 1 :]]
+    more = [max(numbers) + 1 + k for k in range(count)] if callable(given) or not given else [*numbers] * count
+    return (after + more)[:count]
+
+
 def inputs_for_sample(given: GivenInputs, number: int) -> Sequence[str] | Mapping[str, Array]:
     """Returns the inputs that are given for one sample."""
     return given(number) if callable(given) else given

@@ -1,6 +1,6 @@
 """Runs a loaded program: from inputs to outputs, both in ONNX shapes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from validator.engines.run_template import CaptureSpans, make_captures, make_emp
 from validator.errors import IdError
 from validator.execution.inputs import check_named_arrays
 from validator.execution.machine_execution import execute_elsewhere
-from validator.execution.memory_tensors import read_captured, read_output, read_state, write_input
+from validator.execution.memory_tensors import ChipElements, read_captured, read_output, read_state, write_input
 from validator.execution.resident_memory import LocalContent, power_up, power_up_with, resident_content, restore_states
 from validator.options import Engine, Schedule
 from validator.program.lookup_bounds import describe_token
@@ -51,23 +51,31 @@ def run_program(
     max_steps: int = UNLIMITED,
     sample: int = 0,
     before: LocalContent | None = None,
+    following: Sequence[Mapping[str, Array]] = (),
 ) -> RunResult:
     """Executes `program`; with `probes`, also captures the tensors of layers.json.
+
+    A program whose samples overlap runs once for the sample, and again until all outputs of the sample are there.
+    `following`: the inputs of the samples that these passes begin; without them, the same inputs again.
 
     `sample`: number of the input, which selects the noise of crossbars. `before`: local memory as the sample before
     left it (`RunResult.after`), None after power-up. Inputs that are states replace the values on the chip; without
     them, states go on, after power-up from 0.
 
-    Raises `UserError` for invalid inputs, `ProgramError` for an undefined operation or after about `max_steps`
-    instructions, `DeadlockError` when no core can continue.
+    Raises `UserError` for invalid inputs, and for probes of a program whose samples overlap, `ProgramError` for an
+    undefined operation or after about `max_steps` instructions, `DeadlockError` when no core can continue.
     """
-    captures = make_captures(program) if probes else make_empty_captures(program)
-    state = prepare_machine(program, inputs, captures, sample=sample, before=before)
-    try:
+    captures = _choose_captures(program, probes=probes)
+
+    def execute(state: Machine) -> None:
         if program.manifest.backend is not None:
             execute_elsewhere(program, state, chosen=(engine, schedule, max_steps) != ("auto", "block", UNLIMITED))
         else:
             execute_machine(state, engine=engine, schedule=schedule, max_steps=max_steps)
+
+    state = prepare_machine(program, inputs, captures, sample=sample, before=before)
+    try:
+        execute(state)
     except IdError as e:
         raise IdError(
             e.core,
@@ -75,7 +83,11 @@ def run_program(
             e.instruction,
             f"{describe_token(program, e.core, e.pc, read_address(state, e.core))}{e.reason}",
         ) from None
+    after = resident_content(program, state)
     outputs = {place.name: read_output(state, place) for place in program.memory.outputs}
+    if program.delays:
+        begun = list(following) + [inputs] * max(program.delays.values())
+        outputs |= _late_outputs(program, begun, after, execute, sample)
     outputs |= {place.output: read_state(state, place) for place in program.states}
     captured = read_captured(state, captures)
     return RunResult(
@@ -84,8 +96,35 @@ def run_program(
         output_elements={name: elements.values for name, elements in outputs.items()},
         probe_elements={name: elements.values for name, elements in captured.items()},
         instructions=state.executed_count,
-        after=resident_content(program, state),
+        after=after,
     )
+
+
+def _choose_captures(program: LoadedProgram, *, probes: bool) -> CaptureSpans:
+    if probes and program.delays:
+        raise UserError(
+            "samples of this program overlap, so its intermediate tensors are of several samples: look at them in a "
+            "program that is compiled without overlap"
+        )
+    return make_captures(program) if probes else make_empty_captures(program)
+
+
+def _late_outputs(
+    program: LoadedProgram,
+    begun: Sequence[Mapping[str, Array]],
+    before: LocalContent | None,
+    execute: Callable[[Machine], None],
+    sample: int,
+) -> dict[str, ChipElements]:
+    """Runs further passes, which begin samples with the inputs `begun`. Returns the outputs that come with a delay."""
+    found: dict[str, ChipElements] = {}
+    for number in range(1, max(program.delays.values()) + 1):
+        state = prepare_machine(program, begun[number - 1], sample=sample, before=before)
+        execute(state)
+        before = resident_content(program, state)
+        late = [place for place in program.memory.outputs if program.delays.get(place.name) == number]
+        found |= {place.name: read_output(state, place) for place in late}
+    return found
 
 
 def prepare_machine(

@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto, helper
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import TensorCoding
-from validator.execution.inputs import GivenInputs, inputs_for_sample, make_typed_inputs
+from validator.execution.inputs import GivenInputs, following_numbers, inputs_for_sample, make_typed_inputs
 from validator.execution.run import run_program
 from validator.judge.check_definition import NodewiseSession, find_differences, load_nodewise_session
 from validator.judge.comparison import TensorComparison, compute_error_scale
@@ -121,7 +121,7 @@ class BitTrueJudge:
 
         Where each node is judged alone, it begins with the program's states.
         """
-        before, states = None, dict[str, Array]()
+        before, states, most = None, dict[str, Array](), max(self.program.delays.values(), default=0)
         for number in self.numbers:
             start = perf_counter()
             inputs = {**self.make_inputs(number), **states}
@@ -130,6 +130,7 @@ class BitTrueJudge:
                 {name: array for name, array in inputs.items() if name not in states},
                 probes=self.settings.layers or self.judges_by_node,
                 before=before,
+                following=[self.make_inputs(n) for n in following_numbers(self.given, self.numbers, number, most)],
                 **self.settings.run_options,
             )
             before = result.after

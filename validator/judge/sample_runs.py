@@ -10,7 +10,14 @@ import numpy as np
 
 from raptor.common.errors import UserError
 from raptor.target.tensor_layout import Floats
-from validator.execution.inputs import GivenInputs, draw_inputs, inputs_for_sample, integer_input_names, make_inputs
+from validator.execution.inputs import (
+    GivenInputs,
+    draw_inputs,
+    following_numbers,
+    inputs_for_sample,
+    integer_input_names,
+    make_inputs,
+)
 from validator.execution.resident_memory import LocalContent
 from validator.execution.run import run_program
 from validator.model.golden import GoldenModel, check_shapes
@@ -162,7 +169,7 @@ class SampleRuns:
         made = make_inputs(
             self.program.memory.inputs, self.golden, inputs_for_sample(self.given, number), number, self.bounds
         )
-        return {**made, **self.start_of(number).states}
+        return {**made, **self.start_of(number).states} if self.program.states else made
 
     def start_of(self, number: int) -> StepStart:
         """Returns the beginning of a step; runs the steps before it if they have not run."""
@@ -182,7 +189,9 @@ class SampleRuns:
         known = perf_counter()
         layers, options = self.settings.layers, self.settings.run_options
         given = {name: array for name, array in inputs.items() if name not in begin.states}
-        result = run_program(self.program, given, probes=layers, before=begin.content, **options)
+        most = max(self.program.delays.values(), default=0)
+        later = [self.inputs(n) for n in following_numbers(self.given, self.numbers, number, most)]
+        result = run_program(self.program, given, probes=layers, before=begin.content, following=later, **options)
         if result.after is not None:
             states = {state.input: wanted[state.output] for state in self.program.states}
             following = self.numbers[self.numbers.index(number) + 1 :][:1]

@@ -37,6 +37,8 @@ from validator.program.npy import BYTE_TYPES, FLOAT_TYPES, parse_npy
 from validator.program.program import LoadedProgram, ResidentMemory, Values
 from validator.program.trim_constants import check_trim_table
 
+MOST_DELAY = 100
+"""Largest delay of an output in passes."""
 MEMORY_LIMIT_BYTES = 8 * 2**30
 _FILE_LIMIT_BYTES = 16 * 2**30
 _FLOAT_BYTES = 4
@@ -168,7 +170,19 @@ def _load_resident(
         check_extra(folder / name, "core_", _inside(manifest, name), f"stream that {files.MANIFEST}")
     for state in listed.states:
         _check_state(state, memory, manifest, spans)
-    return ResidentMemory(auxiliary, np.array(spans, np.int64).reshape(-1, 3), listed.states)
+    delays = _delays(listed, memory)
+    return ResidentMemory(auxiliary, np.array(spans, np.int64).reshape(-1, 3), listed.states, delays)
+
+
+def _delays(listed: ResidentMap, memory: MemoryMap) -> dict[str, int]:
+    """Returns the delays of outputs. Raises `UserError` for an unknown output, and for too many passes."""
+    delays = {delay.output: delay.passes for delay in listed.delays}
+    for name in delays.keys() - {place.name for place in memory.outputs}:
+        raise UserError(f"{files.RESIDENT}: delay of {name!r}, which is no output in {files.MEMORY}")
+    for name, passes in delays.items():
+        if passes > MOST_DELAY:
+            raise UserError(f"{files.RESIDENT}: {name!r} is {passes} passes late, more than {MOST_DELAY}")
+    return delays
 
 
 def _check_state(

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -86,12 +86,14 @@ class ResidentMemory:
     """Local memory that stays as it is between two samples: the programs that fill and exchange it, and its spans.
 
     `auxiliary`: streams by name of the program, `init`, `save` and `restore`; the latter two only with states. `spans`:
-    [spans, 3], core, first byte and number of bytes. `states`: the model's states among it.
+    [spans, 3], core, first byte and number of bytes. `states`: the model's states among it. `delays`: passes from the
+    one that loads a sample to the one that stores an output of it, by output; without an entry, it is the same pass.
     """
 
     auxiliary: Mapping[str, tuple[Records, ...]]
     spans: Indices
     states: tuple[ResidentState, ...] = ()
+    delays: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -125,6 +127,11 @@ class LoadedProgram:
     def states(self) -> tuple[ResidentState, ...]:
         """The states, whose inputs count for the first sample alone."""
         return () if self.resident is None else self.resident.states
+
+    @property
+    def delays(self) -> Mapping[str, int]:
+        """The number of passes by which outputs come later than in the pass that loads their sample."""
+        return {} if self.resident is None else self.resident.delays
 
     @property
     def outputs(self) -> tuple[TensorPlace | ResidentState, ...]:

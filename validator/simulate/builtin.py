@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
+from raptor.common.files import file_access
 from raptor.common.options import arguments
 from raptor.output import files
+from raptor.output.resident_files import ResidentMap
 from raptor.target.arch import Target
 from raptor.target.arch.chip_area import compute_area
 from validator.options import FEWEST_ROUNDS, MODE, MOST_ROUNDS, Mode
@@ -98,7 +100,7 @@ def simulate(
         xbars_available=chip.target.core_count * chip.target.xbars_per_core,
         critical_path_by="node" if of.has_nodes else "instruction",
         critical_path_ns={name: ps / 1000 for name, ps in instruction_nodes.sum_by_node(machine, of, credit).items()},
-        warnings=machine.warnings,
+        warnings=(*machine.warnings, *_delay_notes(program)),
         links=measure_link_use(machine, chip.target, found.time_ns),
         auxiliary=_simulate_auxiliaries(program, chip),
     )
@@ -162,6 +164,18 @@ def _write_power(active: ChipActivity, path: Path | None, window_ns: float) -> P
     curve = make_curve_by_part(active, window_ns)
     write_power_file(path, curve)
     return curve
+
+
+def _delay_notes(program: Path) -> tuple[str, ...]:
+    """Returns a warning if the samples of a program overlap, because its latency then is that of a pass."""
+    if not (program / files.RESIDENT).is_file():
+        return ()
+    kept = file_access.read_json_file(ResidentMap, program, files.RESIDENT)
+    most = max((delay.passes for delay in kept.delays), default=0)
+    if not most:
+        return ()
+    passes = f"{most} pass{'es' if most > 1 else ''}"
+    return (f"samples overlap: the latency is that of a pass; an output comes up to {passes} after its sample began",)
 
 
 def _simulate_auxiliaries(program: Path, chip: simulated_chip.SimulatedChip) -> dict[str, AuxiliaryFigures]:

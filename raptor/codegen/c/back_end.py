@@ -20,6 +20,7 @@ from raptor.spatial.operations import Operation, Vector
 from raptor.target.arch import Target
 
 REFUSED = {
+    "overlap": "whose programs forget everything between two samples",
     "rounds": "whose crossbars are written once",
     "states": "whose programs forget everything between two samples",
     "stream_format": "which has no instruction streams",

@@ -38,6 +38,8 @@ DEFAULT_STRATEGY: StrategyName = "rows"
 DEFAULT_DEVICE = "reram-puma"
 """Default device preset for the cost of crossbar writes in rounds; each of its values has a source."""
 
+MOST_STAGES = 8
+"""Largest number of samples that a chip works on at once."""
 MAX_BITS = 32
 _MOST_LINES = 2**16 - 1
 _LONGEST_NAME = 100

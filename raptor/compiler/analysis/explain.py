@@ -17,7 +17,7 @@ from raptor.common.files import file_access
 from raptor.common.options import arguments
 from raptor.compiler import pipeline
 from raptor.compiler.analysis.idle_cells import LayerZeros, find_layer_zeros
-from raptor.compiler.analysis.memory_advice import advise_memory
+from raptor.compiler.analysis.memory_advice import advise_memory, advise_overlap
 from raptor.compiler.analysis.proved_bound import ProvedBound, prove_interval, write_certificate
 from raptor.compiler.analysis.refinements import Change, changes
 from raptor.compiler.analysis.unstreamed_tensors import UnstreamedTensor, find_unstreamed_tensors
@@ -280,7 +280,10 @@ def _explain_program(folder: Path, *, faster: bool) -> tuple[MappingExplanation,
         vector=_vector(done, report) if manifest.numbers != "float" else (),
         zeros=find_layer_zeros(folder, graph) if manifest.numbers != "float" else (),
         what_if=try_faster_parts(machine, STREAMED_SAMPLES) if faster else (),
-        advice=tuple(advise_memory(graph, partition, arch, (latency_ns, interval_ns, bounds.port))),
+        advice=(
+            *advise_memory(graph, partition, arch, (latency_ns, interval_ns, bounds.port)),
+            *advise_overlap(graph, mapped.decision.flow, interval_ns, bounds.tightest_ns),
+        ),
     )
     return explained, done, graph, arch
 

@@ -9,6 +9,7 @@ from raptor.common.option_spelling import spell_option
 from raptor.common.options.option_texts import AUTOMATIC
 from raptor.frontend.state_pairs import find_states
 from raptor.graph.ir import Graph
+from raptor.mapping.decision import Flow, LineFlow
 from raptor.spatial.placed_graph import Partition
 from raptor.target.arch import Target
 from raptor.target.timing import global_port_ns
@@ -16,6 +17,10 @@ from validator.simulate.simulation_report import time_text
 
 WORTH_TELLING = 0.05
 """Least share of the interval for which constants occupy the port of global memory that is worth a sentence."""
+WORTH_OVERLAPPING = 0.1
+"""Least share of the interval for which the fullest core waits that is worth a sentence."""
+OVERLAP = 4
+"""Number of samples at once that is recommended; more stages rarely gain."""
 
 
 def advise_memory(
@@ -33,6 +38,19 @@ def advise_memory(
         yield (
             f"{states} can stay on the chip: {spell_option('states')} auto. A step then waits for the step before only "
             f"where it needs it; through the host it waits for the whole latency, {time_text(latency_ns)}."
+        )
+
+
+def advise_overlap(graph: Graph, flow: Flow, interval_ns: float, least_ns: float) -> Iterator[str]:
+    """Yields a sentence if cores wait inside each sample. `least_ns`: interval if they never waited."""
+    refused = graph.residency.states or graph.arithmetic == "mixed"
+    if not isinstance(flow, LineFlow) or not flow.streamed or flow.stages is not None or refused:
+        return
+    gain = 1 - least_ns / interval_ns
+    if gain > WORTH_OVERLAPPING:
+        yield (
+            f"Cores wait inside each sample: {spell_option('overlap', OVERLAP)} tries programs in which they work on "
+            f"the next one meanwhile. The interval may become shorter by {gain:.0%} at most."
         )
 
 

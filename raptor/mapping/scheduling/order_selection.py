@@ -98,7 +98,7 @@ BALANCED_OBJECTIVE = OrderObjective("both", (1.0, 0.4), 2)
 
 def named_order(work: "SampleWork", named: StepOrder) -> "Ints":
     """Returns the order of the steps that a decision names."""
-    return _orders(work, named.patience_ns, named.sample + 1)[named.sample]
+    return list_orders(work, named.patience_ns, named.sample + 1)[named.sample]
 
 
 def choose_step_order(work: "SampleWork", named: StepOrder, aim: OrderObjective) -> "OrderCandidate":
@@ -129,13 +129,13 @@ def _candidates(work: "SampleWork", aim: OrderObjective, patience_ns: float) -> 
 def _of_samples(work: "SampleWork", aim: OrderObjective, patience_ns: float, samples: int) -> list[OrderCandidate]:
     """Returns the orders of `samples` consecutive samples with one patience, with their costs."""
     found: list[OrderCandidate] = []
-    for sample, order in enumerate(_orders(work, patience_ns, samples)):
-        times_ns = _times(work, order)
+    for sample, order in enumerate(list_orders(work, patience_ns, samples)):
+        times_ns = measure_times(work, order)
         found.append(OrderCandidate(aim.cost(*times_ns), order, StepOrder(patience_ns, sample), times_ns))
     return found
 
 
-def _orders(work: "SampleWork", patience_ns: float, samples: int) -> "Ints":
+def list_orders(work: "SampleWork", patience_ns: float, samples: int) -> "Ints":
     """Returns [samples, steps]: the order of the steps of each of several consecutive samples."""
     from raptor.mapping.scheduling.schedule_kernel import (  # loaded only where it runs
         all_steps,
@@ -163,8 +163,8 @@ def compare_times(work: "SampleWork", patience_ns: float, factors: Sequence[floa
     more, it may be better by a tenth. The order of a first sample is no candidate, as it occupies each core from the
     beginning, when constants are loaded. Means are geometric.
     """
-    orders = [_orders(work, patience_ns * factor, COMPARED_SAMPLE + 1)[COMPARED_SAMPLE] for factor in factors]
-    latency_ns, interval_ns = np.exp(np.log([_times(work, order) for order in orders]).mean(axis=0)).tolist()
+    orders = [list_orders(work, patience_ns * factor, COMPARED_SAMPLE + 1)[COMPARED_SAMPLE] for factor in factors]
+    latency_ns, interval_ns = np.exp(np.log([measure_times(work, order) for order in orders]).mean(axis=0)).tolist()
     return latency_ns, interval_ns
 
 
@@ -181,13 +181,13 @@ def schedule_early(work: "SampleWork", patience_ns: float) -> tuple["Ints", "Flo
     """Returns the order of one sample on an idle chip, and the ns at which the inputs of each step are ready."""
     from raptor.mapping.scheduling.schedule_kernel import idle_chip, run_in_order
 
-    order = _orders(work, patience_ns, 1)[0]
+    order = list_orders(work, patience_ns, 1)[0]
     ready_ns = np.zeros((1, len(order)))
     run_in_order(np.zeros(1), ready_ns, idle_chip(work, 1), work, order)
     return order, ready_ns[0]
 
 
-def _times(work: "SampleWork", order: "Ints") -> tuple[float, float]:
+def measure_times(work: "SampleWork", order: "Ints") -> tuple[float, float]:
     """Returns latency and interval in ns of samples that follow one order.
 
     The interval is at least the time for which a sample occupies the port of global memory.
@@ -206,11 +206,11 @@ def _waits(work: "SampleWork", order: "Ints") -> bool:
     may look like a wait in a small model.
     """
     alone = work._replace(memory_ns=np.zeros_like(work.memory_ns), work_ns=work.memory_ns + work.work_ns)
-    _, interval_ns = _times(alone, order)
-    return interval_ns > WAITING_RATIO * max(_busiest_ns(work), float(work.memory_ns.sum()))
+    _, interval_ns = measure_times(alone, order)
+    return interval_ns > WAITING_RATIO * max(busiest_ns(work), float(work.memory_ns.sum()))
 
 
-def _busiest_ns(work: "SampleWork") -> float:
+def busiest_ns(work: "SampleWork") -> float:
     """Returns the time per sample of the core with most work, messages included."""
     sends = work.peer >= 0
     cores = np.concatenate([work.core, work.peer[sends]])

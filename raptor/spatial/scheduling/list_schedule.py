@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.errors import UserError
+from raptor.common.options.option_values import MOST_STAGES
 from raptor.mapping.decision import Decision, LineFlow
 from raptor.mapping.scheduling.order_selection import StepOrder, named_order, number_pairs
+from raptor.mapping.scheduling.sample_stages import StageOrder, StageRules, named_stages
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import SpatialGraph, TakeRows
 from raptor.spatial.operation_costs import CostModel
@@ -46,14 +49,24 @@ def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
     order: list[int] = []
     fetches: list[Fetch] = []
     name = StepOrder(flow.patience_ns, flow.sample)
+    stages: list[int] = []
     for together in _together(placed, flow):
         problem = ScheduleProblem.from_graph(arch, placed, together)
-        local = named_order(problem.work(), name)
+        if flow.stages is None:
+            local = named_order(problem.work(), name)
+        else:
+            inside = StepOrder(flow.stages.patience_ns, flow.stages.sample)
+            split = StageOrder(flow.stages.interval_ns, inside, flow.stages.method)
+            local, stage = named_stages(problem.work(), name, problem.stage_rules(), split)
+            if (most := int(stage.max()) + 1) > MOST_STAGES:
+                more = f"{most} stages, more than {MOST_STAGES}; a longer interval has fewer"
+                raise UserError(f"decision.flow.stages: {more}")
+            stages = stage.tolist()
         first = count + len(fetches)
         numbers = np.concatenate([together, np.arange(first, first + len(problem.fetched))])
         order += numbers[local].tolist()
         fetches += problem.fetched
-    return Schedule(placed, tuple(fetches), tuple(order))
+    return Schedule(placed, tuple(fetches), tuple(order), tuple(stages))
 
 
 def _together(placed: PlacedGraph, flow: LineFlow) -> list[range]:
@@ -70,8 +83,10 @@ class ScheduleProblem:
     """A range of computes to schedule, with the fetches of tiles that they read from other cores.
 
     Steps are the computes, numbered from 0, then the fetches; `core` and `position` have an entry for each step.
-    outputs: numbers of the tiles that are stored in global memory. resident: numbers of values that are on their cores
-    before the first step; numbered as by `loads`. is_decoder: whether products read states of the next step.
+    outputs, inputs: numbers of the tiles that are stored in global memory, and of those of inputs. output_of: the
+    output, by number, of each tile in `outputs`. pinned: tiles of outputs that have parts which no compute makes.
+    resident: numbers of values that are on their cores before the first step; numbered as by `loads`. is_decoder:
+    whether products read states of the next step.
     """
 
     arch: Target
@@ -80,6 +95,9 @@ class ScheduleProblem:
     core: "Ints"
     position: Floats
     outputs: "Ints"
+    output_of: "Ints"
+    pinned: "Ints"
+    inputs: "Ints"
     resident: "Ints"
     costs: CostModel
     is_decoder: bool
@@ -94,14 +112,31 @@ class ScheduleProblem:
         user, tiles, nodes = needs.fetch_user, needs.flow.tiles, needs.flow.nodes
         rows: list[list[int]] = np.stack([needs.fetch_tile, core[user], user], axis=1).tolist()
         fetched = tuple(Fetch(tiles[t], c, nodes[i]) for t, c, i in rows)
-        leaving = (name for name in graph.outputs if name not in graph.residency.state_outputs)
-        stored = {part.tile.name for name in leaving for part in graph.tensors[name].parts}
-        outputs = np.array([i for i, tile in enumerate(tiles) if tile.name in stored], np.int64)
+        leaving = [name for name in graph.outputs if name not in graph.residency.state_outputs]
+        stored = {part.tile.name: k for k, name in enumerate(leaving) for part in graph.tensors[name].parts}
+        pairs = [(i, stored[tile.name]) for i, tile in enumerate(tiles) if tile.name in stored]
+        outputs, output_of = np.array(pairs, np.int64).reshape(-1, 2).T
+        results: list[int] = np.unique(needs.flow.result_tile).tolist()
+        made = {tiles[i].name for i in results}
+        partly = {k for name, k in stored.items() if name not in made}
+        pinned = outputs[np.isin(output_of, sorted(partly))]
         core, position = np.append(core, core[user]), np.append(position, position[user])
+        given = {part.tile.name for name in graph.inputs for part in graph.tensors[name].parts}
+        inputs = np.array([i for i, tile in enumerate(tiles) if tile.name in given], np.int64)
         resident = _resident(graph, needs.flow)
-        is_decoder = any(use.right in graph.residency.state_outputs for use in graph.product_of.values())
-        costs = CostModel(arch, graph.filters)
-        return cls(arch, needs, fetched, core, position, outputs, resident, costs, is_decoder)
+        return cls(
+            arch,
+            needs,
+            fetched,
+            core,
+            position,
+            outputs,
+            output_of,
+            pinned,
+            inputs,
+            resident,
+            CostModel(arch, graph.filters),
+        )
 
     @property
     def computes(self) -> int:
@@ -211,6 +246,32 @@ class ScheduleProblem:
         targets = [self.arch.with_element(element) for element in self.needs.flow.types]
         asked = [cost(targets[k], *arguments) for k, *arguments in rows.tolist()]
         return np.array(asked, np.float64)[index.reshape(-1)]
+
+    def stage_rules(self) -> StageRules:
+        """Returns what stages must be for each value to be of one sample.
+
+        Embedding lookups share the stage of their ids in global memory, so all have one.
+        """
+        flow, inputs = self.needs.flow, np.isin(self.needs.read, self.inputs)
+        several = np.bincount(flow.result_tile, minlength=len(flow.tiles))[flow.result_tile] > 1
+        stored = np.isin(flow.result_tile, self.outputs)
+        lookups = np.array(flow.computes_with_class(TakeRows), np.int64)
+        member = np.concatenate([flow.result_compute[several], flow.result_compute[stored], lookups])
+        output_of = np.full(len(flow.tiles), -1)
+        output_of[self.outputs] = -2 - self.output_of
+        of_outputs, of_lookups = output_of[flow.result_tile[stored]], np.full(len(lookups), -1)
+        key = np.concatenate([flow.result_tile[several], of_outputs, of_lookups])
+        group = np.unique(key, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        pinned = flow.result_compute[np.isin(flow.result_tile, self.pinned)]
+        return StageRules(np.unique(np.concatenate([self.needs.reader[inputs], pinned])), member, group)
+
+    def version_ns(self) -> Floats:
+        """Returns the ns of a copy, inside a core, of all that each step makes or fetches."""
+        flow = self.needs.flow
+        fetches = np.arange(self.computes, len(self.core))
+        step, tile = np.unique(np.stack([flow.result_compute, flow.result_tile]), axis=1)
+        step, tile = np.append(step, fetches), np.append(tile, self.needs.taken[fetches])
+        return _summed(step, self.each(flow.tile_type[tile], flow.tile_elements[tile], copy_ns), len(self.core))
 
     def work_ns(self) -> Floats:
         """Returns the estimated ns of each step on its core, without transfers."""

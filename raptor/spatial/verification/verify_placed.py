@@ -76,10 +76,38 @@ def verify_schedule(schedule: Schedule, placed: PlacedGraph) -> None:
     rank = np.empty(count, np.int64)
     rank[order] = np.arange(count)
     before, after = _dependencies(schedule)
-    late = np.flatnonzero(rank[before] >= rank[after])
+    stages = np.array(schedule.stages or np.zeros(count), np.int64)
+    older = stages[after] - stages[before]
+    late = np.flatnonzero((older < 0) | ((older == 0) & (rank[before] >= rank[after])))
+    if schedule.stages:
+        _check_stages(schedule, stages)
     if len(late):
         first, second = (_named(schedule, int(i)) for i in (before[late[0]], after[late[0]]))
         raise VerifyError(f"schedule: {second} needs {first}, which comes later")
+
+
+def _check_stages(schedule: Schedule, stages: Ints) -> None:
+    """Raises `VerifyError` unless inputs are read in stage 0, and the makers of a tile or an output have one stage."""
+    graph, flow = schedule.placed.graph, schedule.placed.graph.dataflow
+    reader = flow.op_compute[flow.read_op]
+    for name in graph.inputs:
+        tiles = [flow.number[p.tile.name] for p in graph.tensors[name].parts if p.tile.name in flow.number]
+        late = np.flatnonzero(np.isin(flow.read_tile, tiles) & (stages[reader] > 0))
+        if len(late):
+            raise VerifyError(
+                f"schedule: {_named(schedule, int(reader[late[0]]))} reads the input {name} in a later stage"
+            )
+    maker = stages[flow.op_compute]
+    least, most = np.full(len(flow.tiles), np.iinfo(np.int64).max), np.full(len(flow.tiles), -1)
+    np.minimum.at(least, flow.op_result, maker)
+    np.maximum.at(most, flow.op_result, maker)
+    for tile in np.flatnonzero(most > least)[:1].tolist():
+        raise VerifyError(f"schedule: parts of {flow.tiles[tile]} are made in stages {least[tile]} to {most[tile]}")
+    for name in graph.outputs:
+        tiles = [flow.number.get(part.tile.name, -1) for part in graph.tensors[name].parts]
+        stored = np.maximum(np.append(most, -1)[tiles], 0)  # what no compute makes is stored in stage 0
+        if len(found := np.unique(stored)) > 1:
+            raise VerifyError(f"schedule: parts of the output {name} are made in stages {found.tolist()}")
 
 
 def _dependencies(schedule: Schedule) -> tuple[Ints, Ints]:

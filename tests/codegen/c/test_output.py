@@ -135,6 +135,7 @@ def test_every_refused_option_exists() -> None:
         ({"rounds": True}, "rounds=True: not with backend='c', whose crossbars are written once"),
         ({"emit_ops": "flow.txt"}, "emit_ops="),
         ({"trimmable": True}, "trimmable=True: not with backend='c', whose products are exact"),
+        ({"overlap": 2}, "overlap=2: not with backend='c', whose programs forget everything between two samples"),
     ],
 )
 def test_options_without_effect_are_refused(options: dict[str, Any], message: str) -> None:

@@ -1,0 +1,89 @@
+"""Search for the stages of a program whose samples overlap, by the figures of the built-in simulator.
+
+The estimate of the list schedule alone is not enough: copies of older values delay messages, and for some models every
+order with stages is worse than the one without, which therefore is a candidate.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from raptor import spatial
+from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
+from raptor.codegen.pimsim.program_cost import simulate_objective
+from raptor.common.errors import CapacityError, UserError
+from raptor.common.option_spelling import spell_option
+from raptor.common.options.option_values import Objective
+from raptor.compiler.pass_driver import Driver, PassResults
+from raptor.compiler.pipeline import Completed, generate_code, run_lowering
+from raptor.mapping.decision import LineFlow, StageSplit
+from raptor.mapping.paces import apply_pace
+from raptor.mapping.scheduling.order_selection import StepOrder
+from raptor.mapping.scheduling.sample_stages import list_staged_orders
+from raptor.pim import PimProgram
+from raptor.spatial import Schedule
+from raptor.spatial.scheduling.list_schedule import ScheduleProblem
+from raptor.target.arch import Target
+
+SIMULATED = 4
+"""Number of orders with stages that are simulated, those of the shortest estimated intervals."""
+WORTH_STAGES = 0.98
+"""Largest figure of a program with stages, relative to the one without, for it to be chosen.
+
+The steady state is simulated over few samples: with a smaller gain, BERT-tiny was slower over more of them.
+"""
+
+
+def overlap_samples(done: Completed, arch: Target, most: int, objective: Objective = "throughput") -> Completed:
+    """Returns the decision with the stages, at most `most`, whose program is best for an objective in the simulator.
+
+    The decision stays as it is if no program with stages is better, or if more cores would exceed their local memory.
+    Raises `UserError` if its computes are not scheduled line by line.
+    """
+    flow = done.mapped.decision.flow
+    if not isinstance(flow, LineFlow) or not flow.streamed:
+        raise UserError(f"{spell_option('overlap', most)}: only for mappings in which lines of images stream")
+    best, (first, most_over) = done, simulate_figure(done, arch, objective)
+    least = WORTH_STAGES * first
+    for candidate in _candidates(done, flow, arch, most):
+        try:
+            figure, over = simulate_figure(candidate, arch, objective)
+        except CapacityError:
+            continue  # versions of values beyond the memory_size of the architecture file
+        if figure < least and over <= most_over:
+            best, least = candidate, figure
+    return best
+
+
+def _candidates(done: Completed, flow: LineFlow, arch: Target, most: int) -> Iterator[Completed]:
+    """Yields the decision with different stages, those of the shortest estimated intervals first."""
+    timed, decision = apply_pace(arch, done.mapped.decision.pace), done.mapped.decision
+    partition = done.known.get(spatial.partition) or spatial.partition(done.mapped.graph, decision, timed)
+    placed = done.known.get(spatial.place_cores) or spatial.place_cores(partition, decision, timed)
+    if not placed.cores:
+        return
+    problem = ScheduleProblem.from_graph(timed, placed, range(len(placed.cores)))
+    work = problem.work()
+    base = StepOrder(flow.patience_ns, flow.sample)
+    found = list_staged_orders(work, base, problem.stage_rules(), problem.version_ns(), most)
+    for staged in found[:SIMULATED]:
+        name = staged.name
+        split = StageSplit(name.interval_ns, name.order.patience_ns, name.order.sample, name.method)
+        known = PassResults()
+        known.put(spatial.partition, partition)
+        known.put(spatial.place_cores, placed)
+        order, stages = tuple(staged.order.tolist()), tuple(staged.stage.tolist())
+        known.put(spatial.schedule, Schedule(placed, problem.fetched, order, stages))
+        yield Completed(replace(done.mapped, decision=replace(decision, flow=replace(flow, stages=split))), known)
+
+
+def simulate_figure(done: Completed, arch: Target, objective: Objective) -> tuple[float, int]:
+    """Returns the simulated figure of an objective, and the number of cores that exceed their local memory."""
+    quiet = Driver(verified=False)
+    lowered = run_lowering(done.mapped, arch, driver=quiet, known=done.known)
+    streams = generate_code(lowered, PIMSIM_BACKEND, driver=quiet)
+    cost = simulate_objective(objective, lowered.program, streams, arch)
+    return cost.figure(objective), _cores_over(lowered.program, arch)
+
+
+def _cores_over(program: PimProgram, arch: Target) -> int:
+    return sum(core.local_bytes > arch.memory_size_bytes for core in program.cores.values())

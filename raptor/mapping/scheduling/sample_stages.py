@@ -1,0 +1,204 @@
+"""Stages of a program that works on several samples at once.
+
+A core runs its stream again and again, so a step may stand before the steps that it waits for: it then reads the value
+that they made in the pass before. In pass k, a step of *stage* s works on sample k - s. So a core no longer waits
+inside a sample, and the interval comes down to the work of the fullest core (software pipelining; Lam, PLDI 1988).
+
+There are two ways to stages. Slices of time: a step that begins late in a schedule of one sample has a later stage. Or
+a modulo schedule: each core has the time of one interval, in slots, and in a known order each step takes the first free
+slots of its cores after its inputs. Slices have few copies, and gain most if layers work one after another. Then a list
+schedule orders a pass, in which a step waits for steps of its own stage only.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import count as count_up
+from operator import attrgetter
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from raptor.mapping.scheduling.order_selection import (
+    StepOrder,
+    busiest_ns,
+    list_orders,
+    measure_times,
+    named_order,
+    schedule_early,
+)
+
+if TYPE_CHECKING:
+    from raptor.mapping.scheduling.schedule_kernel import Floats, Ints, SampleWork
+
+SLOTS = 16_384
+"""Slots of an interval in the modulo schedule."""
+INTERVALS = 1.05, 1.15, 1.3, 1.6, 2.0
+"""Intervals of the modulo schedule that are tried, as factors of the least one; longer ones give fewer stages."""
+SLICES = 1.2, 1.3, 1.4, 1.6, 2.0, 3.0
+"""Slices of time that are tried, as the number of slices in the latency of a sample."""
+PATIENCES = 1 / 20, 1 / 3, 1.0
+"""Patiences of the list schedule that are tried, as factors of the decision's."""
+WRAPPED_ROUNDS = 8
+"""Rounds in which a step before one that it waits for is raised; afterwards, groups alone raise steps."""
+SAMPLES = 6
+"""Samples that the list schedule schedules: the orders of later ones are closer to the steady state."""
+
+
+StageMethod = Literal["modulo", "slices"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageOrder:
+    """Identifies stages and an order: the length of a slice or the interval of a modulo schedule; a list schedule."""
+
+    interval_ns: float
+    order: StepOrder
+    method: StageMethod = "modulo"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageRules:
+    """The constraints on stages that keep the values of a step of one sample.
+
+    first: steps that read inputs of the model, which work on the sample of the pass. member, group: pairs of a step and
+    a group whose steps have one stage, because they make one tile or one output.
+    """
+
+    first: "Ints"
+    member: "Ints"
+    group: "Ints"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedOrder:
+    """An order of the steps, the stage of each, the estimated interval in ns, and the name that makes both again."""
+
+    order: "Ints"
+    stage: "Ints"
+    interval_ns: float
+    name: StageOrder
+
+
+def list_staged_orders(
+    work: "SampleWork", base: StepOrder, rules: StageRules, version_ns: "Floats", most: int
+) -> list[StagedOrder]:
+    """Returns orders of 2 to `most` stages, the one with the shortest estimated interval first.
+
+    `base`: the order of one sample. `version_ns`: time of a copy of the results of each step; copies of older values
+    count. At most one order is returned for each way to stages and each patience of the list schedule.
+    """
+    order, found = named_order(work, base), list[StagedOrder]()
+    least_ns = max(busiest_ns(work), float(work.memory_ns.sum()))
+    latency_ns = measure_times(work, schedule_early(work, base.patience_ns)[0])[0]
+    ways = [StageOrder(factor * least_ns, base) for factor in INTERVALS]
+    ways += [StageOrder(latency_ns / count, base, "slices") for count in SLICES]
+    for way in ways:
+        stage = _assign_stages(work, order, base.patience_ns, rules, way)
+        if not 0 < stage.max() < most:
+            continue
+        inside = within_stages(work, stage)
+        for patience in PATIENCES:
+            tried, patience_ns = list[StagedOrder](), patience * base.patience_ns
+            for sample, staged in enumerate(list_orders(inside, patience_ns, SAMPLES)):
+                copied_ns = count_copies(work, staged, stage) * version_ns
+                times_ns = measure_times(inside._replace(work_ns=work.work_ns + copied_ns), staged)
+                name = replace(way, order=StepOrder(patience_ns, sample))
+                tried.append(StagedOrder(staged, stage, times_ns[1], name))
+            found.append(min(tried, key=attrgetter("interval_ns")))
+    return sorted(found, key=attrgetter("interval_ns"))
+
+
+def count_copies(work: "SampleWork", order: "Ints", stage: "Ints") -> "Ints":
+    """Returns how many older versions of its results each step needs, for readers that are behind it."""
+    place, copies = np.empty(len(order), np.int64), np.zeros(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    maker = np.repeat(np.arange(len(order)), np.diff(work.first_user))
+    late = stage[work.users] - stage[maker] - (place[work.users] < place[maker])
+    np.maximum.at(copies, maker, late)
+    return copies
+
+
+def named_stages(work: "SampleWork", base: StepOrder, rules: StageRules, named: StageOrder) -> tuple["Ints", "Ints"]:
+    """Returns the order of the steps and the stage of each that a decision names."""
+    order = named_order(work, base)
+    stage = _assign_stages(work, order, base.patience_ns, rules, named)
+    return named_order(within_stages(work, stage), named.order), stage
+
+
+def _assign_stages(
+    work: "SampleWork", order: "Ints", patience_ns: float, rules: StageRules, named: StageOrder
+) -> "Ints":
+    if named.method == "slices":
+        early, ready_ns = schedule_early(work, patience_ns)
+        return slice_stages(work, early, rules, ready_ns, named.interval_ns)
+    return modulo_stages(work, order, rules, named.interval_ns)
+
+
+def slice_stages(work: "SampleWork", order: "Ints", rules: StageRules, ready_ns: "Floats", slice_ns: float) -> "Ints":
+    """Returns the stage of each step: the number of the slice of time in which its inputs are there."""
+    before = np.empty(len(order), np.int64)
+    before[order] = np.arange(len(order))
+    first = _first_steps(work, order, rules)
+    return _settle_stages((ready_ns // slice_ns).astype(np.int64), work, order, rules, first, before)
+
+
+def modulo_stages(work: "SampleWork", order: "Ints", rules: StageRules, interval_ns: float) -> "Ints":
+    """Returns the stage of each step by a modulo schedule. `order`: an order of one sample."""
+    from raptor.mapping.scheduling.stage_kernel import ModuloTable, modulo_schedule  # loaded only where it runs
+
+    count, cores = len(order), len(work.first_pair) - 1
+    begin_ns, free = np.zeros(count), np.tile(np.arange(SLOTS + 1), (cores, 1))
+    table = ModuloTable(free, np.zeros(cores, np.int64), np.zeros(cores), np.zeros(count))
+    modulo_schedule(begin_ns, table, work, order, interval_ns / SLOTS)
+    first = _first_steps(work, order, rules)
+    place, before = np.empty(count, np.int64), np.empty(count, np.int64)
+    before[order] = np.arange(count)
+    place[np.lexsort((before, np.where(first > 0, -1.0, begin_ns % interval_ns)))] = np.arange(count)
+    return _settle_stages(np.zeros(count, np.int64), work, order, rules, first, place)
+
+
+def _first_steps(work: "SampleWork", order: "Ints", rules: StageRules) -> "Ints":
+    """Returns 1 for each step that must be in stage 0, because a step in its group, or after it, reads an input."""
+    from raptor.mapping.scheduling.stage_kernel import mark_ancestors  # loaded only where it runs
+
+    first, groups = np.zeros(len(order), np.int64), int(rules.group.max(initial=-1)) + 1
+    first[rules.first] = 1
+    while True:
+        mark_ancestors(first, work, order)
+        together = np.zeros(groups, np.int64)
+        np.maximum.at(together, rules.group, first[rules.member])
+        if (first[rules.member] == together[rules.group]).all():
+            return first
+        np.maximum.at(first, rules.member, together[rules.group])
+
+
+def _settle_stages(
+    stage: "Ints", work: "SampleWork", order: "Ints", rules: StageRules, first: "Ints", place: "Ints"
+) -> "Ints":
+    """Raises stages until all rules hold. `place`: of each step in a pass, as the stages were made for."""
+    from raptor.mapping.scheduling.stage_kernel import raise_stages  # loaded only where it runs
+
+    before, groups = np.empty(len(order), np.int64), int(rules.group.max(initial=-1)) + 1
+    before[order] = np.arange(len(order))
+    for trial in count_up():
+        # A step that is between two steps of one group would raise them again and again.
+        raise_stages(stage, place if trial < WRAPPED_ROUNDS else before, work, order)
+        stage[first > 0] = 0
+        together = np.zeros(groups, np.int64)
+        np.maximum.at(together, rules.group, stage[rules.member])
+        if (stage[rules.member] == together[rules.group]).all():
+            return stage
+        np.maximum.at(stage, rules.member, together[rules.group])
+    raise AssertionError("stages are bounded")
+
+
+def within_stages(work: "SampleWork", stage: "Ints") -> "SampleWork":
+    """Returns the work without dependences between steps of different stages."""
+    count = len(stage)
+    earlier = np.repeat(np.arange(count), np.diff(work.first_user))
+    kept = stage[earlier] == stage[work.users]
+    earlier, later = earlier[kept], np.ascontiguousarray(work.users[kept])
+    return work._replace(
+        waiting=np.bincount(later, minlength=count),
+        first_user=np.searchsorted(earlier, np.arange(count + 1)).astype(np.int64),
+        users=later,
+    )
