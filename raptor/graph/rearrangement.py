@@ -97,9 +97,8 @@ def owning_elements(line: Indices, operands: Sequence[Image]) -> Indices:
     are on many cores, and all first ones on the same. So the place of the element is that of the pixel in the line.
     `line`: source of each element, [width, channels].
     """
-    width, channels = line.shape
     pixel = line // operands[0].channels
     if len(operands) > 1 or (line < 0).any() or (pixel == pixel[:, :1]).all():
         return line[:, 0]
-    x: Indices = np.arange(width)
-    return line[x, x * channels // width]
+    x = np.arange(len(line))
+    return line[x, x * line.shape[1] // len(line)]

@@ -123,7 +123,7 @@ class ScheduleProblem:
         core, position = np.append(core, core[user]), np.append(position, position[user])
         given = {part.tile.name for name in graph.inputs for part in graph.tensors[name].parts}
         inputs = np.array([i for i, tile in enumerate(tiles) if tile.name in given], np.int64)
-        resident = _resident(graph, needs.flow)
+        is_decoder = any(use.right in graph.residency.state_outputs for use in graph.product_of.values())
         return cls(
             arch,
             needs,
@@ -134,8 +134,9 @@ class ScheduleProblem:
             output_of,
             pinned,
             inputs,
-            resident,
+            _resident(graph, needs.flow),
             CostModel(arch, graph.filters),
+            is_decoder,
         )
 
     @property
