@@ -4,16 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx import ModelProto
 
 import models
 import raptor
-from benchmarks.programs.slow_models import build_model
+from benchmarks.programs.block_models import BlockBuilder
+from benchmarks.programs.slow_models import build_model, layer, layers
 from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
 from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.compiler.pipeline import MappedGraph, complete, generate_code, prepare_graph, rewrite_and_map, run_lowering
 from raptor.frontend import load
+from raptor.mapping import decision_search
 from raptor.mapping.decision import Decision
 from raptor.mapping.decision_search import search_rows
+from raptor.mapping.evaluation.evaluate import evaluate
 from raptor.mapping.knobs import DEFAULT_KNOBS
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.row_mapping import RowMapper, map_rows
@@ -74,6 +78,31 @@ def test_a_correction_moves_cores() -> None:
     assert plain.decision == map_rows(mapped.graph, chip, PlanCache())
     assert after > before
     assert slow.planned_ns[key] < 4 * plain.planned_ns[key]
+
+
+def attended() -> ModelProto:
+    """Layers whose results are scaled by a function of their means: two phases."""
+    b = BlockBuilder()
+    x = layers(b, b.input("x", 1, 3, 24, 24), (3, 16, 16, 16, 32, 32, 32, 32), 3, 3)
+    means = b.op("Relu", layer(b, b.op("GlobalAveragePool", x), 32, 8, 1, 1))
+    scaled = b.op("Mul", x, b.op("Sigmoid", layer(b, means, 8, 32, 1, 1)))
+    return b.finish("attended", layer(b, scaled, 32, 32, 1, 1))
+
+
+@pytest.mark.parametrize("worth", [0.85, 1.0])
+def test_groups_of_phases_are_compared(worth: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search begins without shared cores, which is better by 2 %, if that is enough."""
+    monkeypatch.setattr(decision_search, "WORTH_REGROUPING", worth)
+    monkeypatch.setattr(decision_search, "PRODUCT_FACTORS", ())
+    monkeypatch.setattr(decision_search, "EVEN_SHARE", 0.0)
+    chip = bench(32)
+    mapped = rewrite_and_map(prepare_graph(load(attended()).graph, chip), chip, ROWS.without_search())
+    shared, apart = (map_rows(mapped.graph, chip, PlanCache(), replace(DEFAULT_KNOBS, latency=n)) for n in (1.0, 0.0))
+    costs = [
+        times.latency_ns * times.interval_ns for d in (shared, apart) if (times := evaluate(mapped.graph, d, chip))
+    ]
+    assert 0.9 * costs[0] < costs[1] < 0.99 * costs[0]
+    assert searched(mapped, chip) == (apart if worth == 1.0 else shared)
 
 
 def test_more_cores_do_not_slow_a_table_with_many_readers() -> None:

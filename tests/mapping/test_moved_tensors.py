@@ -12,7 +12,10 @@ from raptor.compiler.pipeline import MappedGraph, prepare_graph, rewrite_and_map
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Move
+from raptor.graph.streaming_layout import can_stream
+from raptor.mapping.decision import LineGrid, LineUnfolding
 from raptor.mapping.evaluation.evaluate import evaluate
+from raptor.mapping.modes.line_readers import find_line_readers, reading_cells
 from raptor.mapping.strategies import ROWS
 from raptor.options import ChipOptions
 from raptor.target.arch import load_chip
@@ -88,3 +91,36 @@ def test_lines_of_one_token_become_a_line():
     model = make_model(nodes, {"x": (1, 40, 1, 6)}, {"y": 4}, {"scale": random(6), "w": random(5, 6, 3, 1)}, opset=13)
     assert len(by_line(passes(model, mapping="rows", cores=24, xbar=16).decision)["y"].grid.cols) > 4
     assert raptor.compile(model, cores=24, xbar=16).validate(samples=2).verdict == "pass"
+
+
+def test_a_signal_that_a_sum_makes_of_an_image_is_a_line():
+    nodes = [
+        node("ReduceSum", "x two", "s", keepdims=0),
+        node("Sqrt", "s", "r"),
+        node("Transpose", "r", "t", perm=[0, 2, 1]),
+        node("Unsqueeze", "t one", "u"),
+        node("Conv", "u w", "y", name="layer"),
+    ]
+    constants = {"two": np.array([2]), "one": np.array([1]), "w": random(4, 1, 3, 3)}
+    model = make_model(nodes, {"x": (1, 12, 2, 40)}, {"y": 4}, constants, opset=13)
+    graph = mapped(model).graph
+    assert all(can_stream(graph.tensors[name].image) for name in ("s", "r", "y"))
+
+
+@pytest.mark.parametrize(("kernel", "stride", "found"), [(1, 1, ["y"]), (5, 2, ["y"]), (3, 1, ["y"])])
+def test_layers_of_one_line_read_a_view(kernel: int, stride: int, found: list[str]):
+    nodes = [node("Relu", "x", "r"), node("Conv", "r w", "y", name="layer", strides=[1, stride])]
+    graph = load(make_model(nodes, {"x": (1, 3, 2, 20)}, {"y": 4}, {"w": random(4, 3, 1, kernel)})).graph
+    readers = list(find_line_readers(graph, graph.readers(), "x"))
+    assert [each.output for each in readers] == found
+    width = (20 - kernel) // stride + 1
+    grid = LineGrid(((0, width // 2), (width // 2, width)), (((0, 3),),), ((0, 4),), 1, 1, 0, 1)
+    cells = reading_cells(LineUnfolding(grid, (7, 9)), graph.tensors["x"].image, (0, 3))
+    middle = width // 2 * 20 // width
+    assert cells == [((0, middle), 7), ((middle, 20), 9)]
+
+
+def test_a_layer_of_several_lines_reads_no_view():
+    nodes = [node("Relu", "x", "r"), node("Conv", "r w", "y", name="layer", pads=[1, 0, 1, 0])]
+    graph = load(make_model(nodes, {"x": (1, 3, 6, 20)}, {"y": 4}, {"w": random(4, 3, 3, 1)})).graph
+    assert not list(find_line_readers(graph, graph.readers(), "x"))

@@ -16,28 +16,24 @@ def find_line_readers(graph: Graph, readers: Mapping[str, Sequence[Node]], name:
 
     So do layers whose kernel has one row. The first one leads. `readers`: the nodes that read each tensor.
     """
-    image = graph.tensors[name].image
     for node in readers.get(name, ()):
-        result = graph.tensors[node.output].image
         if isinstance(node.operator, Filter) and _reads_lines_once(node.operator.window):
             yield node
-        elif isinstance(node.operator, Elementwise | Rename | ChannelSum) and (result.rows, result.width) == (
-            image.rows,
-            image.width,
-        ):
+        elif isinstance(node.operator, Elementwise | Rename | ChannelSum) and _has_lines_of(graph, node.output, name):
             yield from find_line_readers(graph, readers, node.output)
+
+
+def _has_lines_of(graph: Graph, one: str, other: str) -> bool:
+    first, second = graph.tensors[one].image, graph.tensors[other].image
+    return (first.rows, first.width) == (second.rows, second.width)
 
 
 def _reads_lines_once(window: object) -> bool:
     """True if every output line of a layer reads the input line of the same number alone."""
-    if (
-        not isinstance(window, Window)
-        or window.transposed
-        or len(window.kernel) < 2
-        or window.in_lines != window.out_lines
-    ):
+    if not isinstance(window, Window) or len(window.kernel) < 2:
         return is_pointwise(window)
-    return set(window.kernel[:-1]) == {1} and set(window.strides[:-1]) == {1}
+    along_lines = {*window.kernel[:-1], *window.strides[:-1]} == {1}
+    return along_lines and not window.transposed and window.in_lines == window.out_lines
 
 
 def reading_cells(layer: LineUnfolding, image: Image, part: Range) -> list[tuple[Range, int]]:
