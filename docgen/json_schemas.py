@@ -20,9 +20,11 @@ from raptor.target.chip_file import ChipFile
 from raptor.target.device_file import DeviceFile
 from raptor.tools.cli.arch_view import ArchReport
 from raptor.tools.explore.results.study_report import StudyReport
+from raptor.tools.harden.harden_model import HardeningReport
 from raptor.tools.quantise import QuantisationReport
 from raptor.tools.repair.measure_yield import YieldReport
 from raptor.tools.reporting.figure_export import ComparisonNumbers, ReportNumbers
+from raptor.tools.train.train_model import TrainingReport
 from validator.accuracy.accuracy_report import AccuracyReport
 from validator.checks.findings_output import FindingsReport
 from validator.decoding.generation import GenerationReport
@@ -54,10 +56,12 @@ COMMAND_CLASSES: dict[str, type] = {
     "explain": MappingExplanation,
     "explore show": StudyReport,
     "generate": GenerationReport,
+    "harden": HardeningReport,
     "inspect": ModelInspection,
     "quantize": QuantisationReport,
     "report": ReportNumbers,
     "simulate": validator.simulate.simulation_report.SimulationReport,
+    "train": TrainingReport,
     "validate": validator.judge.validation_report.ValidationReport,
     "yield": YieldReport,
 }

@@ -33,17 +33,21 @@ def test_the_public_names():
         [
             *("CapacityError", "InternalError", "RaptorError", "UnsupportedError", "UserError"),
             *(
+                "HardenedModel",
                 "Program",
                 "Quantisation",
                 "Session",
+                "TrainedModel",
                 "TrimmedProgram",
                 "__version__",
                 "compile",
+                "harden",
                 "inspect",
                 "load",
                 "quantize",
                 "search_policy",
                 "simulate",
+                "train",
                 "trim",
             ),
         ]
@@ -204,5 +208,8 @@ def test_what_a_pass_returns_is_verified(monkeypatch: pytest.MonkeyPatch):
         return Graph(graph.name, graph.tensors, (), graph.inputs, graph.outputs)
 
     monkeypatch.setattr("raptor.compiler.pipeline.fold_relu", fold_relu)
-    with pytest.raises(InternalError, match=r"fold_relu failed after \['load'\]: graph: output y is never defined"):
+    with pytest.raises(
+        InternalError,
+        match=r"fold_relu failed after \['load', 'drop_dead_channels', 'order_channels'\]: graph: output y is never defined",
+    ):
         compiled()

@@ -55,9 +55,19 @@ def trim_arguments(folder: Path) -> Mapping[str, Any]:
     return {"folder": out, "data": data, "cells": "sonos"}
 
 
+def harden_arguments(folder: Path) -> Mapping[str, Any]:
+    """Returns arguments of `raptor.harden`: inputs, made beside a saved program."""
+    np.savez(folder.parent / "x.npz", x=X)
+    return {"model": MODEL, "data": folder.parent / "x.npz", "cells": "sonos"}
+
+
+WITH_TORCH = {"raptor.train", "raptor.torch.harden"}
+"""Functions that need PyTorch: tests/tools/train tries them."""
+
 COMPILE = tuple(sorted(BACKEND_OPTIONS))
 CASES: dict[str, Case] = {
     "raptor.compile": Case(lambda _: {"model": MODEL, **CHIP}),
+    "raptor.harden": Case(harden_arguments),
     "raptor.inspect": Case(lambda _: {"model": MODEL, "xbar": 8}),
     "raptor.load": Case(lambda saved: {"folder": saved}),
     "raptor.quantize": Case(lambda _: {"model": MODEL, "samples": 1}),
@@ -132,7 +142,7 @@ def _bound(name: str) -> Callable[..., Any]:
 def test_every_documented_function_is_tried() -> None:
     documented = set(_documented())
     assert {"raptor.compile", "raptor.api.Program.save", "models.build"} <= documented
-    assert documented <= set(CASES)
+    assert documented <= {*CASES, *WITH_TORCH}
 
 
 @pytest.fixture

@@ -28,8 +28,10 @@ from raptor.common.errors import UserError
 from raptor.common.option_spelling import flag_name
 from raptor.compiler.pass_driver import Driver
 from raptor.options import (
+    ArchKeywords,
     CompileOptions,
     CoreKeywords,
+    InputKeywords,
     InspectKeywords,
     PolicyKeywords,
     RoundOptions,
@@ -241,8 +243,23 @@ COMMANDS = {
             "--samples": ("--samples", "1"),
             "--test": ("--test", "labelled.npz"),
             "--mapping": ("--mapping", "rows"),
+            **{word: example for word, example in examples(ArchKeywords).items() if word != "--xbar"},
             "--output": ("-o", "pruned.onnx"),
             "--force": ("--force",),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "harden": Command(
+        ("harden", "deep.onnx", "--cells", "reram-milo", "--data", "data.npz"),
+        {
+            "--weights": ("--weights", "4"),
+            "--with": ("--with", "levels=shared"),
+            "--clip": ("--clip",),
+            "--samples": ("--samples", "2"),
+            **examples(InputKeywords),
+            "--output": ("-o", "hard.onnx"),
+            "--force": ("--force",),
+            "--json": ("--json", "found.json"),
             "--quiet": ("--quiet",),
         },
     ),
@@ -471,8 +488,8 @@ ALWAYS_REFUSED = {
     "--isa": "refuses the model, which has an instruction outside the base set: that is what it does",
 }
 
-SERVERS = ("mcp",)
-"""Commands that serve until they are stopped: tests/tools/mcp tries their options."""
+ELSEWHERE = ("mcp", "train")
+"""Commands that serve until they are stopped, or need PyTorch: tests/tools/mcp and train try their options."""
 
 WHERE_NEEDED = {"--host": "--isa"}
 """Options that act only where another one makes them necessary: the chip computes all of the model without it."""
@@ -496,7 +513,7 @@ def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
 
 def test_every_option_of_every_command_has_a_value_here():
     for name, options in names_of(app.build_commands()).items():
-        if name in SERVERS:
+        if name in ELSEWHERE:
             continue
         tried = [command for title, command in COMMANDS.items() if kind(title) == name]
         known = [word for command in tried for word in (*command.words, *command.options)]
@@ -635,6 +652,7 @@ class Runner:
                 "trim",
                 "repair",
                 "prune",
+                "harden",
                 "arch new",
                 "arch defects",
             )

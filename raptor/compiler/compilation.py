@@ -208,7 +208,8 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     completed = replace(completed, known=chosen.known or completed.known)
     if options.mapping.overlap > 1:
         goal = options.mapping.objective or "throughput"
-        completed = driver.timed("overlap", overlap_samples, completed, arch, options.mapping.overlap, goal)
+        given = completed, arch, request.backend, options.mapping.overlap, goal
+        completed = driver.timed("overlap", overlap_samples, *given)
     known = None if driver.passes else completed.known  # else a pass that follows one of the user's
     lowered = pipeline.run_lowering(completed.mapped, arch, driver=driver, known=known)
     code = pipeline.generate_code(lowered, request.backend, driver=driver, known=known)

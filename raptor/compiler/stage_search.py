@@ -6,10 +6,10 @@ order with stages is worse than the one without, which therefore is a candidate.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from raptor import spatial
-from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
-from raptor.codegen.pimsim.program_cost import simulate_objective
+from raptor.codegen.machine_backend import CostModel, MachineBackend
 from raptor.common.errors import CapacityError, UserError
 from raptor.common.option_spelling import spell_option
 from raptor.common.options.option_values import Objective
@@ -33,8 +33,10 @@ The steady state is simulated over few samples: with a smaller gain, BERT-tiny w
 """
 
 
-def overlap_samples(done: Completed, arch: Target, most: int, objective: Objective = "throughput") -> Completed:
-    """Returns the decision with the stages, at most `most`, whose program is best for an objective in the simulator.
+def overlap_samples(
+    done: Completed, arch: Target, backend: MachineBackend[Any], most: int, objective: Objective = "throughput"
+) -> Completed:
+    """Returns the decision with the stages, at most `most`, whose program costs a machine least for an objective.
 
     The decision stays as it is if no program with stages is better, or if more cores would exceed their local memory.
     Raises `UserError` if its computes are not scheduled line by line.
@@ -42,11 +44,11 @@ def overlap_samples(done: Completed, arch: Target, most: int, objective: Objecti
     flow = done.mapped.decision.flow
     if not isinstance(flow, LineFlow) or not flow.streamed:
         raise UserError(f"{spell_option('overlap', most)}: only for mappings in which lines of images stream")
-    best, (first, most_over) = done, simulate_figure(done, arch, objective)
+    best, (first, most_over) = done, simulate_figure(done, arch, backend, objective)
     least = WORTH_STAGES * first
     for candidate in _candidates(done, flow, arch, most):
         try:
-            figure, over = simulate_figure(candidate, arch, objective)
+            figure, over = simulate_figure(candidate, arch, backend, objective)
         except CapacityError:
             continue  # versions of values beyond the memory_size of the architecture file
         if figure < least and over <= most_over:
@@ -76,12 +78,15 @@ def _candidates(done: Completed, flow: LineFlow, arch: Target, most: int) -> Ite
         yield Completed(replace(done.mapped, decision=replace(decision, flow=replace(flow, stages=split))), known)
 
 
-def simulate_figure(done: Completed, arch: Target, objective: Objective) -> tuple[float, int]:
-    """Returns the simulated figure of an objective, and the number of cores that exceed their local memory."""
+def simulate_figure(
+    done: Completed, arch: Target, backend: MachineBackend[Any], objective: Objective
+) -> tuple[float, int]:
+    """Returns the figure of an objective, and the number of cores that exceed their local memory."""
+    assert isinstance(backend, CostModel), "others refuse the option"
     quiet = Driver(verified=False)
     lowered = run_lowering(done.mapped, arch, driver=quiet, known=done.known)
-    streams = generate_code(lowered, PIMSIM_BACKEND, driver=quiet)
-    cost = simulate_objective(objective, lowered.program, streams, arch)
+    code = generate_code(lowered, backend, driver=quiet)
+    cost = backend.cost(objective, lowered.program, code, arch)
     return cost.figure(objective), _cores_over(lowered.program, arch)
 
 

@@ -9,7 +9,7 @@ from raptor.common.errors import VerifyError
 from raptor.spatial import SpatialGraph, verify_spatial
 from raptor.spatial.operations import Move
 from tests.pipeline import THESIS_CHIP, Passes, chip, passes, thesis_model
-from tests.tiny_models import make_model, node
+from tests.tiny_models import make_model, node, random
 from tests.values import replace
 
 ARCH = chip((3, 3), xbars_per_core=5, cores=16)
@@ -170,7 +170,7 @@ def test_a_product_with_the_wrong_input_channels(change: str, fault: str):
 def test_repeated_elements_are_one_tile_under_two_names():
     """A layer reads channels 0 to 3 and 3 to 6 from the same tile."""
     nodes = [node("Tile", "x n", "t"), node("MatMul", "t w")]
-    model = make_model(nodes, {"x": (1, 3)}, {"y": 2}, {"n": np.array([1, 2]), "w": np.eye(6, 4, dtype=np.float32)})
+    model = make_model(nodes, {"x": (1, 3)}, {"y": 2}, {"n": np.array([1, 2]), "w": random(6, 4)})
     parts = passes(model, **THESIS_CHIP).spatial.tensors["t"].parts
     assert len(parts) == 2
     assert parts[0].tile == parts[1].tile

@@ -44,6 +44,7 @@ RUNS = {
     "explain": ("out",),
     "explore show": ("study.toml",),
     "generate": ("decoder", "--prompt-ids", "1,2", "--tokens", "3"),
+    "harden": ("model.onnx", "--cells", "sonos", "--data", "inputs.npz", "-o", "hard.onnx", "--force"),
     "inspect": ("model.onnx", "--xbar", "8"),
     "quantize": ("model.onnx", "-o", "int8.onnx", "--force"),
     "report": ("out",),
@@ -51,6 +52,8 @@ RUNS = {
     "validate": ("out", "--layers"),
     "yield": ("int8", "--data", "labelled.npz", "--chips", "2", "--rates", "0.1", "--candidates", "2"),
 }
+WITH_TORCH = {"train"}
+"""Commands that need PyTorch: tests/tools/train validates their JSON."""
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     raptor.compile(folder / "model.onnx", xbar=8, cores=8).save(folder / "out")
     np.savez(folder / "data.npz", x=np.random.default_rng(0).random((3, 1, 5, 4, 4), np.float32), y=np.arange(3))
+    np.savez(folder / "inputs.npz", x=random(3, 1, 5, 4, 4))
     raptor.compile(raptor.quantize(dense(6, 3), samples=1).save(folder / "int8.onnx"), xbar=16, cores=2).save(
         folder / "int8"
     )
@@ -99,7 +103,7 @@ def _with_json(command: click.Command, name: str = "") -> Iterator[str]:
 
 
 def test_every_command_with_json_has_a_schema() -> None:
-    assert set(_with_json(get_command(app.app))) == set(json_schemas.COMMAND_CLASSES) == set(RUNS)
+    assert set(_with_json(get_command(app.app))) == set(json_schemas.COMMAND_CLASSES) == {*RUNS, *WITH_TORCH}
 
 
 @pytest.mark.parametrize("command", RUNS)

@@ -104,7 +104,7 @@ A, B, C = (PrecisionStep(name, "weights") for name in "abc")
 
 
 def search(costs: Any, noise: dict[PrecisionStep, float], share: float) -> Any:
-    made = _Made(None, None, "latency", lambda _: None)  # pyright: ignore[reportArgumentType] nothing is compiled
+    made = _Made(None, None, None, "latency", lambda _: None)  # pyright: ignore[reportArgumentType] nothing is compiled
     made.costs_of, made.noise = costs, noise
     return made.run(share)
 

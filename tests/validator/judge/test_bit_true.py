@@ -56,6 +56,7 @@ def imitated(model, program_model, monkeypatch, *, numbers="int", change=None, f
         memory=SimpleNamespace(inputs=places),
         outputs=outputs,
         states=(),
+        delays={},
         layers=SimpleNamespace(probes=probes),
     )
 

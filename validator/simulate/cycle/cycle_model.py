@@ -91,12 +91,12 @@ class CycleModel:
 
     @property
     def is_product(self) -> Mask:
-        """Whether an instruction is one of the crossbars, for every instruction."""
+        """True for each instruction that is one of the crossbars."""
         return self.unit_index == MATRIX
 
     @property
     def is_vector(self) -> Mask:
-        """Whether an instruction is one of the vector unit, for every instruction."""
+        """True for each instruction that is one of the vector unit."""
         return self.unit_index == VECTOR
 
     def timing_mask(self, *timings: Timing) -> Mask:
