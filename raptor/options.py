@@ -367,12 +367,23 @@ class CompileOptions:
             raise UserError(f"{asked}: only with {needed}, which alone uses it")
 
 
-class CrossbarKeywords(TypedDict, total=False):
-    """Keywords for crossbars: their size, their number per core, and the bits of a cell."""
+class CellKeywords(TypedDict, total=False):
+    """Keywords for one crossbar: its size, and the bits of a cell."""
 
     xbar: int | tuple[int, int] | str | None
-    xbars_per_core: int | None
     cell_bits: int | None
+
+
+class PruneKeywords(CellKeywords, total=False):
+    """Keywords of `raptor prune` for the chip: only its crossbars count."""
+
+    arch: str | Path | None
+
+
+class CrossbarKeywords(CellKeywords, total=False):
+    """Keywords for crossbars: their size, their number per core, and the bits of a cell."""
+
+    xbars_per_core: int | None
 
 
 class CoreKeywords(CrossbarKeywords, total=False):

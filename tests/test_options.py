@@ -26,9 +26,9 @@ import pytest
 import raptor
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import flag_name
+from raptor.common.process.thread_pool import CheckedThreadPool
 from raptor.compiler.pass_driver import Driver
 from raptor.options import (
-    ArchKeywords,
     CompileOptions,
     CoreKeywords,
     InputKeywords,
@@ -236,14 +236,15 @@ COMMANDS = {
         },
     ),
     "prune": Command(
-        ("prune", "prune.onnx", "--xbar", "2", "--mapping", "raptor"),
+        ("prune", "prune.onnx", "--arch", "two.json", "--mapping", "raptor"),
         {
             "--share": ("--share", "0.25"),
             "--data": ("--data", "seen.npz"),
             "--samples": ("--samples", "1"),
             "--test": ("--test", "labelled.npz"),
             "--mapping": ("--mapping", "rows"),
-            **{word: example for word, example in examples(ArchKeywords).items() if word != "--xbar"},
+            "--xbar": ("--xbar", "4"),
+            "--cell-bits": ("--cell-bits", "4"),
             "--output": ("-o", "pruned.onnx"),
             "--force": ("--force",),
             "--quiet": ("--quiet",),
@@ -539,6 +540,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     onnx.save(make_model(deep, inputs, ["y"], weights), str(folder / "deep.onnx"))
     for name, cycles in (("fast.json", 2), ("small.json", 3)):
         write_chip(folder / name, adc_latency_cycle=cycles, adc_count=3 if name == "small.json" else 16)
+    write_chip(folder / "two.json", xbar_size=(2, 2))
     write_chip(folder / "chip.json", adc_latency_cycle=5, xbar_array_count=40)
     raptor.compile(model, driver=Driver(dump=folder / "ir", dump_format="mlir"))
     next((folder / "ir").glob("*-lower.mlir")).rename(folder / "changed.mlir")
@@ -608,7 +610,7 @@ def write_study(folder: Path) -> None:
             study_driver.run_study(read_study(path))
 
 
-def write_chip(path: Path, **converters: int) -> None:
+def write_chip(path: Path, **converters: int | tuple[int, int]) -> None:
     raw = json.loads(architectures.arch_json(architectures.load("bench", cores=12, xbars_per_core=64, xbar=16)))
     del raw["chip_config"]["network_config"]["net_config_file_path"]
     raw["chip_config"]["core_config"]["matrix_config"] |= converters
@@ -684,6 +686,10 @@ class Runner:
             told.append(count)
             return real_workers(count)
 
+        def counted_threads(max_workers: int) -> CheckedThreadPool:
+            told.append(max_workers)
+            return CheckedThreadPool(max_workers=max_workers)
+
         real_workers = worker_pool.open_local_pool
         out, err = TextIOWrapper(BytesIO()), TextIOWrapper(BytesIO())
         with self.monkeypatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
@@ -692,6 +698,7 @@ class Runner:
             patched.setattr(measure, "calibrate_converters", spied_calibration)
             patched.setattr(measure, "run_scores", spied_scores)
             patched.setattr(measure_yield, "run_scores", spied_scores)
+            patched.setattr(measure_yield, "CheckedThreadPool", counted_threads)
             patched.setattr(worker_pool, "open_local_pool", counted)
             patched.setattr("webbrowser.open", told.append)
             with pytest.raises(SystemExit) as ended:

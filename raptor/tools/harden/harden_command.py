@@ -62,7 +62,9 @@ def harden_command(
         console = LiteralConsole()
         for line in describe_hardening(found.report):
             console.print(line, soft_wrap=True)
-        console.print(f"hardened for {found.report.device}, with {found.report.samples} inputs: {target}")
+        report = found.report
+        console.print(f"errors of a weight: {report.error:.2%} of the largest of its channel", soft_wrap=True)
+        console.print(f"hardened for {report.device}, with {report.samples} inputs: {target}", soft_wrap=True)
 
 
 def describe_hardening(report: "HardeningReport") -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raptor.common.options.option_conflicts import refuse_options
-from raptor.options import ArchKeywords
+from raptor.options import PruneKeywords
 from raptor.tools.cli.option_parameters import ModelArgument, QuietOption, expand_options
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def prune_command(
         typer.Option(metavar="FILE.npz|DIR", help="Inputs x and labels y: tell the accuracy, too.", show_default=False),
     ] = None,
     mapping: Annotated[str, typer.Option(metavar="rows|raptor", help="Mapping whose matrices are to vanish.")] = "rows",
-    chip: ArchKeywords,
+    chip: PruneKeywords,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File to write.", show_default="NAME-pruned.onnx")
     ] = None,
@@ -60,7 +60,7 @@ def prune_command(
     target = output or Path(f"{model.stem}-pruned.onnx")
     file_access.refuse_stdout("-o", target)
     file_access.check_file_replaceable("-o", target, force=force)
-    hardware = load_chip(read_options(ChipOptions, chip, ArchKeywords), network=False)
+    hardware = load_chip(read_options(ChipOptions, chip, PruneKeywords), network=False)
     with LiteralConsole(stderr=True).status("pruning ..."):
         found = prune_model(model, hardware, tile_channels(hardware), share, mapping, data, samples)
         top1 = None if test is None else [measure_top1(m, test) for m in (found.before, found.model)]
