@@ -42,7 +42,7 @@ def prune_command(
     A tile is what the crossbars of one matrix hold. Nothing is trained: with --data, the weights that stay and the
     biases are changed so that the outputs of each layer are as near as possible to those of before.
 
-    Example: raptor prune digits.onnx --xbar 16 --share 0.3
+    Example: raptor prune lenet5.onnx --xbar 16 --share 0.3
     """
     from raptor.common.errors import UserError
     from raptor.common.files import file_access
