@@ -224,6 +224,12 @@ def group_moments(b: BlockBuilder, length: int, groups: int, width: int) -> str:
     return layers(b, b.op("Transpose", x, perm=[0, 3, 1, 2]), (groups * width, width), 5, 1)
 
 
+def pixel_classes(b: BlockBuilder, side: int, classes: int) -> str:
+    """The class of each pixel, as networks for segmentation end."""
+    x = layers(b, b.input("x", 1, 3, side, side), (3, classes), 3, 3)
+    return b.op("Cast", b.op("ArgMax", x, axis=1), to=TensorProto.FLOAT)
+
+
 def harmonics(b: BlockBuilder, frames: int, bins: int, shifts: Sequence[int]) -> str:
     """A logarithmic spectrum of a signal between 0 and 1, shifted by the distances of harmonics to be the channels."""
     x = layers(b, b.input("x", 1, 4, frames), (4, bins), 9)
@@ -473,6 +479,7 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
     "computed, then moved": {
         "one_hot": partial(one_hot, length=1024, kinds=200, width=32),
         "group_moments": partial(group_moments, length=256, groups=4, width=32),
+        "pixel_classes": partial(pixel_classes, side=32, classes=16),
         "harmonics": partial(harmonics, frames=96, bins=160, shifts=(0, 12, 19, 24, 28, 31, 34, 36)),
     },
     "vectors": {

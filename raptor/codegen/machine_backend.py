@@ -123,9 +123,10 @@ class InstructionSet(Protocol):
 
 _NO_COST = CostModel, "which has no model of time and energy"
 _NO_SET = InstructionSet, "which has no instruction set"
-_NEEDED: Mapping[str, tuple[type[Any], str]] = dict.fromkeys(("optimize", "overlap"), _NO_COST) | dict.fromkeys(
-    ("base_isa", "emit_ops", "rounds"), _NO_SET
-)
+_NEEDED: Mapping[str, tuple[type[Any], str]] = {
+    **{"optimize": _NO_COST, "overlap": _NO_COST},
+    **{"base_isa": _NO_SET, "emit_ops": _NO_SET, "rounds": _NO_SET},
+}
 """The protocol that an option needs of a machine, and the reason to refuse it for one that lacks it."""
 
 

@@ -88,17 +88,3 @@ class MoveOrigins:
         low, high = pixels[first] % width, pixels[first + counts - 1] % width + 1
         dense = np.flatnonzero((high - low) * MOSTLY <= counts)
         return {(int(keys[i]) // lines, int(keys[i]) % lines): (int(low[i]), int(high[i])) for i in dense}
-
-
-def owning_elements(line: Indices, operands: Sequence[Image]) -> Indices:
-    """Returns, for each pixel of a line of a moved tensor, the source element on whose core the pixel is made.
-
-    It is the first element. Where each pixel takes elements of many pixels of its operand, as in a transposition, these
-    are on many cores, and all first ones on the same. So the place of the element is that of the pixel in the line.
-    `line`: source of each element, [width, channels].
-    """
-    pixel = line // operands[0].channels
-    if len(operands) > 1 or (line < 0).any() or (pixel == pixel[:, :1]).all():
-        return line[:, 0]
-    x = np.arange(len(line))
-    return line[x, x * line.shape[1] // len(line)]

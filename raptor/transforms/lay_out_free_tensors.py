@@ -21,7 +21,7 @@ from raptor.graph.constant_arrays import drop_repetitions
 from raptor.graph.ir import Bound, Constant, Filter, Graph, Indices, Lookup, Map, Move, Node, Operator, Rename
 from raptor.graph.layers import is_dense
 from raptor.graph.rearrangement import make_move
-from raptor.graph.streaming_layout import can_stream, drop_unused_moves
+from raptor.graph.streaming_layout import MOST_LINES, can_stream, drop_unused_moves
 from raptor.target.tensor_layout import Image
 from raptor.transforms.token_layouts import moved_from
 
@@ -55,6 +55,9 @@ ELEMENTS_PER_FUNCTION = 64
 
 ELEMENTS_PER_RUN = 32
 """Number of elements that a core of `bench` loads in about the time of the copy of a short run."""
+
+GATHERING = 4
+"""Factor on the work of a move that makes one line of many computed lines, which end the work line by line."""
 
 ROUNDS = 3
 """Number of times that each set is laid out: the best layout depends on those of sets that moves connect it with."""
@@ -118,7 +121,7 @@ class _FreeLayouts:
     alike: sets of tensors that must have equal images. members: the tensors of each free set. moves: the nodes that
     move elements from or to a free set, by set. functions: number of element-wise functions of each set. chosen: new
     image of each set. known: work of moves between images. beside: sets that moves connect with fully connected
-    layers.
+    layers. moved: model inputs, and what moves alone make of them.
     """
 
     graph: Graph
@@ -129,6 +132,7 @@ class _FreeLayouts:
     chosen: dict[str, Image] = field(default_factory=dict[str, Image])
     known: dict[_Moved, float] = field(default_factory=dict[_Moved, float])
     beside: set[str] = field(default_factory=set[str])
+    moved: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
         kept = {self.alike.find(name) for name in self.joined()}
@@ -144,7 +148,7 @@ class _FreeLayouts:
             elif isinstance(node.operator, _OfElements):
                 self.functions.update(keys)
         chosen = {key for key in groups.keys() - kept if self.is_worth_it(key, groups[key])}
-        moved = self.find_moved_inputs()
+        moved = self.moved = self.find_moved_inputs()
         for node in reversed(self.graph.nodes):  # also small tensors of which large ones are made
             if (
                 isinstance(node.operator, Move)
@@ -270,7 +274,10 @@ class _FreeLayouts:
         given, made = tuple(self.image(name) for name in node.inputs), self.image(node.output)
         if (node, given, made) not in self.known:
             operator = _moved(node, self.graph, given, made)
-            self.known[node, given, made] = _work(operator, given, made) if isinstance(operator, Move) else 0.0
+            work = _work(operator, given, made) if isinstance(operator, Move) else 0.0
+            computed = not self.moved.issuperset(node.inputs)
+            gathers = computed and made.rows == 1 and max(image.rows for image in given) > MOST_LINES
+            self.known[node, given, made] = work * (GATHERING if gathers else 1)
         return self.known[node, given, made]
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from raptor.graph.rearrangement import MOSTLY, MoveOrigins, owning_elements
+from raptor.graph.rearrangement import MOSTLY, MoveOrigins
 from raptor.target.tensor_layout import Image
 
 OPERANDS = Image((1, 2, 3, 4), 1), Image((5, 3), 1)
@@ -42,13 +42,3 @@ def test_origins(sources: np.ndarray, first: int, count: int):
     together = {key: (min(own), max(own) + 1) for key, own in read.items()}
     dense = {key: (low, high) for key, (low, high) in together.items() if len(read[key]) >= MOSTLY * (high - low)}
     assert places.columns_read(cols) == dense
-
-
-def test_pixels_of_a_transposition_are_owned_by_elements_of_many_pixels():
-    image = Image((1, 6, 4), 2)
-    turned = np.arange(24).reshape(6, 4).T
-    assert owning_elements(turned, [image]).tolist() == [0, 5, 14, 19]
-    assert owning_elements(turned.T, [image]).tolist() == [0, 4, 8, 12, 16, 20]
-    assert owning_elements(turned, [image, image]).tolist() == [0, 1, 2, 3]
-    padded = np.where(turned == 23, -1, turned)
-    assert owning_elements(padded, [image]).tolist() == [0, 1, 2, 3]

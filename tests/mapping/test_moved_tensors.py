@@ -7,7 +7,7 @@ import pytest
 
 import raptor
 from benchmarks.programs.block_models import BlockBuilder
-from benchmarks.programs.slow_models import group_moments, harmonics, one_hot
+from benchmarks.programs.slow_models import group_moments, harmonics, one_hot, pixel_classes
 from raptor.compiler.pipeline import MappedGraph, prepare_graph, rewrite_and_map
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
@@ -32,6 +32,7 @@ def model_of(name: str) -> Any:
     built = {
         "one_hot": lambda: one_hot(builder, 256, 100, 16),
         "group_moments": lambda: group_moments(builder, 128, 4, 16),
+        "pixel_classes": lambda: pixel_classes(builder, 24, 16),
         "harmonics": lambda: harmonics(builder, 40, 80, (0, 12, 19, 24)),
     }
     return builder.finish(name, built[name]())
@@ -42,7 +43,9 @@ def mapped(model: Any) -> MappedGraph:
     return rewrite_and_map(prepare_graph(load(model).graph, chip), chip, ROWS)
 
 
-@pytest.mark.parametrize(("name", "times"), [("one_hot", 2), ("group_moments", 5), ("harmonics", 2)])
+@pytest.mark.parametrize(
+    ("name", "times"), [("one_hot", 2), ("group_moments", 5), ("harmonics", 2), ("pixel_classes", 3)]
+)
 def test_no_core_does_most_of_the_work(name: str, times: float):
     # 21 and 30 times where the first operand is; means over time in groups of channels have one core
     model = model_of(name)

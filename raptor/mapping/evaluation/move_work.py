@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Move, Node
 from raptor.graph.layers import filter_key
-from raptor.graph.rearrangement import MoveOrigins, owning_elements
+from raptor.graph.rearrangement import MoveOrigins
 from raptor.graph.run_encoding import find_runs
 from raptor.graph.streaming_layout import MOST_LINES
 from raptor.mapping.decision import LineUnfolding
@@ -213,8 +213,8 @@ def _wanted_cells(walk: WorkWalk, name: str, part: Range) -> tuple[PlacedCell, .
 
 
 def _owned_cells(walk: WorkWalk, node: Node, line: int) -> Iterator[PlacedCell]:
-    """Yields runs of pixels of a line of a view whose owning elements are on the same core."""
-    first = owning_elements(_sources(walk, node)[line], [walk.image(name) for name in node.inputs])
+    """Yields runs of pixels of a line of a view whose first element is on the same core."""
+    first = _sources(walk, node)[line, :, 0]
     cores = np.zeros(len(first), np.int64)
     start = 0
     for name in node.inputs:

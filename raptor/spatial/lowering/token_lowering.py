@@ -14,7 +14,6 @@ from msgspec import structs
 
 from raptor.graph.ir import ChannelSum, Dot, Elementwise, Move, Node, Pool, Softmax, Stencil
 from raptor.graph.layers import filter_key
-from raptor.graph.rearrangement import owning_elements
 from raptor.graph.run_encoding import find_runs
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import Window, WindowTable
@@ -166,13 +165,12 @@ class TokenLowering(LineLowering):
         return None
 
     def owners(self, name: str, y: int) -> CoreSegments:
-        """Splits a line of a view into runs of pixels whose owning elements are on the same core."""
+        """Splits a line of a view into runs of pixels whose first element is on the same core."""
         node, image = self.views[name], self.image(name)
         operator = node.operator
         assert isinstance(operator, Move)
-        line = operator.sources.reshape(image.rows, image.width, -1)[y]
-        elements: list[int] = owning_elements(line, [self.image(n) for n in node.inputs]).tolist()
-        pixels = [(self.owner(node, element), x) for x, element in enumerate(elements)]
+        first = operator.sources.reshape(image.rows, image.width, -1)[y, :, 0]
+        pixels = [(self.owner(node, int(element)), x) for x, element in enumerate(first)]
         runs = [(core, [x for _, x in run]) for core, run in groupby(pixels, key=lambda pair: pair[0])]
         return [((xs[0], xs[-1] + 1), core) for core, xs in runs]
 
