@@ -374,12 +374,6 @@ class CellKeywords(TypedDict, total=False):
     cell_bits: int | None
 
 
-class PruneKeywords(CellKeywords, total=False):
-    """Keywords of `raptor prune` for the chip: only its crossbars count."""
-
-    arch: str | Path | None
-
-
 class CrossbarKeywords(CellKeywords, total=False):
     """Keywords for crossbars: their size, their number per core, and the bits of a cell."""
 

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raptor.common.options.option_conflicts import refuse_options
-from raptor.options import PruneKeywords
+from raptor.options import CellKeywords
 from raptor.tools.cli.option_parameters import ModelArgument, QuietOption, expand_options
 
 if TYPE_CHECKING:
     from raptor.tools.prune.prune_model import LayerPruning
+
+
+class PruneKeywords(CellKeywords, total=False):
+    """Keywords for the chip: only its crossbars count."""
+
+    arch: str | Path | None
 
 
 @expand_options
