@@ -367,17 +367,12 @@ class CompileOptions:
             raise UserError(f"{asked}: only with {needed}, which alone uses it")
 
 
-class CellKeywords(TypedDict, total=False):
-    """Keywords for one crossbar: its size, and the bits of a cell."""
-
-    xbar: int | tuple[int, int] | str | None
-    cell_bits: int | None
-
-
-class CrossbarKeywords(CellKeywords, total=False):
+class CrossbarKeywords(TypedDict, total=False):
     """Keywords for crossbars: their size, their number per core, and the bits of a cell."""
 
+    xbar: int | tuple[int, int] | str | None
     xbars_per_core: int | None
+    cell_bits: int | None
 
 
 class CoreKeywords(CrossbarKeywords, total=False):

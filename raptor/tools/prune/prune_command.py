@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raptor.common.options.option_conflicts import refuse_options
-from raptor.options import CellKeywords
 from raptor.tools.cli.option_parameters import ModelArgument, QuietOption, expand_options
 
 if TYPE_CHECKING:
     from raptor.tools.prune.prune_model import LayerPruning
 
 
-class PruneKeywords(CellKeywords, total=False):
+class PruneKeywords(TypedDict, total=False):
     """Keywords for the chip: only its crossbars count."""
 
     arch: str | Path | None
+    xbar: int | tuple[int, int] | str | None
+    cell_bits: int | None
 
 
 @expand_options
