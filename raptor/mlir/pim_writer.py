@@ -105,7 +105,7 @@ def _form(form: OperationForm, number: int) -> str:
 def write_form(
     dialect: str, number: int, operation: Operation[Any], slots: Sequence[ShapedValue], more: Mapping[str, Any]
 ) -> str:
-    """Returns the line that defines a form. slots: the values of the operation, each once; more: its attributes."""
+    """Returns the MLIR line that defines a form. `slots`: operands of its operation, each once. `more`: attributes."""
     place = {slot.name: i for i, slot in enumerate(slots)}
     attributes = {
         "sym_name": f"f{number}",

@@ -42,7 +42,7 @@ def advise_memory(
 
 
 def advise_overlap(graph: Graph, flow: Flow, interval_ns: float, least_ns: float) -> Iterator[str]:
-    """Yields a sentence if cores wait inside each sample. `least_ns`: interval if they never waited."""
+    """Yields advice to overlap samples if cores wait within each sample. `least_ns`: interval in ns without waiting."""
     refused = graph.residency.states or graph.arithmetic == "mixed"
     if not isinstance(flow, LineFlow) or not flow.streamed or flow.stages is not None or refused:
         return

@@ -57,7 +57,7 @@ class StageOrder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageRules:
-    """The constraints on stages that keep the values of a step of one sample.
+    """Constraints on the stages of steps, without which a step would combine values of different samples.
 
     first: steps that read inputs of the model, which work on the sample of the pass. member, group: pairs of a step and
     a group whose steps have one stage, because they make one tile or one output.
@@ -70,7 +70,7 @@ class StageRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedOrder:
-    """An order of the steps, the stage of each, the estimated interval in ns, and the name that makes both again."""
+    """An order of the steps with a stage for each, its estimated interval in ns, and the name that a file stores."""
 
     order: "Ints"
     stage: "Ints"

@@ -192,7 +192,7 @@ def _held(matrices: tuple[Matrix, ...], cores: tuple[int, ...]) -> Counter[int]:
 
 
 def _find_attentions(graph: Graph, arch: Target) -> list[_Attention]:
-    """Returns the products with states that views make, by attention."""
+    """Returns, for each attention, its products of computed tensors whose right operand is a state, such as a cache."""
     parts = line_channel_ranges(graph, arch)
     views = find_views(graph, parts)
     states = {n.output: n for n in graph.nodes if n.output in views and n.output in graph.residency.state_outputs}

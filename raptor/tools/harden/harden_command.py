@@ -1,5 +1,6 @@
 """Command `raptor harden MODEL`."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,8 @@ from raptor.tools.cli.option_parameters import ModelArgument, QuietOption, expan
 from validator.cli_options import CrossbarSettings, list_devices
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from raptor.tools.harden.harden_model import HardeningReport
 
 RequiredCells = Annotated[
@@ -56,15 +59,26 @@ def harden_command(
             model, cells=cells, data=data, weights=weights, settings=given, samples=samples, clip=clip, **inputs
         )
     found.save(target, force=force)
+    report = found.report
+    lines = (
+        *describe_hardening(report),
+        f"errors of a weight: {report.error:.2%} of the largest of its channel",
+        f"hardened for {report.device}, with {report.samples} inputs: {target}",
+    )
+    show_report(report, lines, json, quiet=quiet)
+
+
+def show_report(report: "BaseModel", lines: Iterable[str], json: Path | None, *, quiet: bool) -> None:
+    """Writes a report to a JSON file, if given, and prints its lines, unless quiet or the JSON is on the terminal."""
+    from raptor.common.files import file_access
+    from raptor.common.terminal.console import LiteralConsole
+
     if json is not None:
-        file_access.print_or_write("--json", json, file_access.model_to_json(found.report))
+        file_access.print_or_write("--json", json, file_access.model_to_json(report))
     if not quiet and not file_access.is_stdout(json):
         console = LiteralConsole()
-        for line in describe_hardening(found.report):
+        for line in lines:
             console.print(line, soft_wrap=True)
-        report = found.report
-        console.print(f"errors of a weight: {report.error:.2%} of the largest of its channel", soft_wrap=True)
-        console.print(f"hardened for {report.device}, with {report.samples} inputs: {target}", soft_wrap=True)
 
 
 def describe_hardening(report: "HardeningReport") -> list[str]:

@@ -7,7 +7,7 @@ import typer
 
 from raptor.options import InputKeywords
 from raptor.tools.cli.option_parameters import ModelArgument, QuietOption, expand_options
-from raptor.tools.harden.harden_command import RequiredCells, WeightBits
+from raptor.tools.harden.harden_command import RequiredCells, WeightBits, show_report
 from validator.cli_options import CrossbarSettings
 
 if TYPE_CHECKING:
@@ -84,13 +84,8 @@ def train_command(
     with LiteralConsole(stderr=True).status("training ...") as status:
         found = train(model, cells=cells, data=data, tick=status.update, **given)
     found.save(target, force=force)
-    if json is not None:
-        file_access.print_or_write("--json", json, file_access.model_to_json(found.report))
-    if not quiet and not file_access.is_stdout(json):
-        console = LiteralConsole()
-        for line in describe_training(found.report):
-            console.print(line, soft_wrap=True)
-        console.print(f"trained for {found.report.device}: {target}", soft_wrap=True)
+    lines = (*describe_training(found.report), f"trained for {found.report.device}: {target}")
+    show_report(found.report, lines, json, quiet=quiet)
 
 
 def describe_training(report: "TrainingReport") -> list[str]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from raptor.tools.train.torch_graph import TorchGraph
 
 NOISES: tuple[float | Literal["device"], ...] = (0.06, 0.12, "device")
-"""Noise that `auto` tries: shares of the largest weight of a channel, and the errors of the cells themselves."""
+"""Noises that `auto` tries: standard deviations as shares of a channel's largest weight, and errors of the cells."""
 PACKAGE = "'raptor-crossbar[train]'"
 """Requirement of `pip install` that brings PyTorch."""
 CLIP = 2.5

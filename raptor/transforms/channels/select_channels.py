@@ -138,7 +138,7 @@ def verify_channels(found: SelectedChannels) -> None:
 
 
 def _fault(found: SelectedChannels, old: Node, new: Node, zero: Mapping[str, "npt.NDArray[np.bool_]"]) -> str | None:
-    """Returns what a node reads that is not what it read before; None if all is as it was."""
+    """Returns how the weights or sources of a selected node differ from the selection of the old ones; else None."""
     before, chosen = found.before, found.chosen
     made = chosen.get(old.output, np.arange(before.tensors[old.output].image.channels))
     if isinstance(old.operator, Move):
