@@ -61,7 +61,7 @@ def _planes(machine: Machine, name: Literal["local", "memory"]) -> tuple[Values,
 
 
 def _make_space(machine: Machine) -> tuple[Any, ...]:
-    """Returns the scratch space of `run_cores`: the ring of cores, which of them are in it, cores to wake, a product."""
+    """Returns the scratch space of `run_cores`: a ring of cores, those that are in it, cores to wake, a product."""
     cores, widest = machine.core_count, int(machine.weights.cols.max(initial=0))
     return np.arange(cores), np.ones(cores, np.bool_), np.zeros(2, np.int64), np.empty(widest, np.float32)
 
