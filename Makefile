@@ -20,7 +20,7 @@ FUZZ_PARTS := graphs quantised defective relations programs models files given f
 # Tests start hundreds of commands, which read what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-growth bench-hardened bench-json bench-mapping bench-memory bench-mixed bench-occ bench-overlap bench-placement bench-proved bench-rounds bench-chips bench-commands bench-components bench-defects bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-growth bench-hardened bench-json bench-mapping bench-memory bench-mixed bench-occ bench-overlap bench-placement bench-proved bench-rounds bench-chips bench-commands bench-components bench-defects bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-verdict bench-yield clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -111,6 +111,9 @@ bench-analog: $(READY)  ## accuracy of the trained network on crossbars with con
 
 bench-defects: $(READY)  ## accuracy and yield of the trained network on chips with stuck cells, latency with dead cores: the tables of docs/how-to/defects.md; STORE=1 stores them
 	$(BIN)/python -m benchmarks.correctness.defects $(call stored,defects-stuck defects-dead)
+
+bench-yield: $(READY)  ## yield of 1000 chips by three methods, and the minutes: the table of docs/how-to/defects.md; STORE=1 stores it
+	$(BIN)/python -m benchmarks.correctness.chip_yield $(call stored,yield)
 
 bench-hardened: $(READY)  ## accuracy on chips of the network as given, equalised, trimmed and trained (needs PyTorch): the table of docs/how-to/harden.md; STORE=1 stores it
 	$(BIN)/python -m benchmarks.correctness.hardened $(call stored,hardened-digits)
