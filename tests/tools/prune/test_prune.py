@@ -133,6 +133,15 @@ def test_refit_is_least_squares():
     np.testing.assert_allclose(np.vstack([weights[4:], bias]), best, atol=0.02)
 
 
+def test_a_refit_keeps_weights_about_which_the_samples_say_nothing():
+    rng = np.random.default_rng(2)
+    inputs, weights = rng.standard_normal((100, 6)), rng.standard_normal((6, 3))
+    inputs[:, 2] = 0
+    tiles, found = cut_tiles(np.arange(6).reshape(1, 6), 3, (3, 3), 3, 1, whole=False), weights.copy()
+    refit(found, None, np.ones((6, 3), np.bool_), tiles, sums_of(inputs, inputs @ weights))
+    np.testing.assert_allclose(found, weights, atol=1e-6)
+
+
 @pytest.mark.parametrize("attributes", [{}, {"strides": [2, 1], "pads": [1, 0, 1, 2]}, {"dilations": [1, 2]}])
 def test_rows_of_a_convolution(attributes: dict[str, Any]):
     weights, bias = random(5, 3, 3, 2), random(5)
@@ -174,6 +183,7 @@ def test_layers_that_the_outputs_need_keep_their_tiles():
     assert choose_counts([(tiles, needed), (tiles, spare)], 0.5, 0) == [2, 3]
     assert choose_counts([(many, needed), (tiles, spare)], 0.3, 0) == [0, 3]
     assert choose_counts([(many, needed), (tiles, spare)], 0.3, 100) == [3, 0]  # its tiles have 100 products each
+    assert choose_counts([(tiles, curve(0.15, 0.9)), (tiles, curve(0.2, 0.2))], 0.2, 0) == [0, 2]  # 0.1 for each of two
     assert choose_counts([(tiles, needed), (tiles, spare)], 0, 1) == [0, 0]
     assert choose_counts([(tiles, needed), (tiles, spare)], 1, 1) == [4, 4]
 
