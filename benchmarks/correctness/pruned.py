@@ -80,7 +80,7 @@ def measure(form: PrunedForm, folder: Path) -> tuple[Any, tuple[int, float, floa
     """Returns the model in int8, and its crossbars, time in us and energy in uJ."""
     target = arch.load("bench", **CHIP)
     refine = make_refine(form.epochs) if form.epochs else None
-    options = {"products": form.products, "refine": refine, "test": folder / "test.npz"}
+    options: dict[str, Any] = {"products": form.products, "refine": refine, "test": folder / "test.npz"}
     data = folder / "seen.npz"
     found = prune_model(str(MODEL), target, tile_channels(target), form.share, form.mapping, data, **options)
     model = found.model if form.share else found.before

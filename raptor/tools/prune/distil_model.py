@@ -56,13 +56,17 @@ def distil_model(
     kept = {name: torch.from_numpy(np.ascontiguousarray(mask)) for name, mask in masks.items()}
     optimiser = torch.optim.Adam(network.parameters(), lr=schedule.rate)
     steps = schedule.epochs * -(-len(samples) // _BATCH)
-    cosine = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps)))
+
+    def share_of_rate(step: int) -> float:
+        return 0.5 * (1 + math.cos(math.pi * step / steps))
+
+    cosine = torch.optim.lr_scheduler.LambdaLR(optimiser, share_of_rate)
     for epoch in range(schedule.epochs):
         total = 0.0
         for chosen in torch.randperm(len(samples), generator=generator).split(_BATCH):
             found = network({name: values[chosen] for name, values in inputs.items()}, {})
             parts = zip(found, wanted, spread, strict=True)
-            loss = sum(((made - exact[chosen]) ** 2).mean() / scale for made, exact, scale in parts)
+            loss: Tensor = sum(((made - exact[chosen]) ** 2).mean() / scale for made, exact, scale in parts)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

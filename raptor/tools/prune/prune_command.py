@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
@@ -78,7 +78,7 @@ def prune_command(
     file_access.check_file_replaceable("-o", target, force=force)
     hardware = load_chip(read_options(ChipOptions, chip, PruneKeywords), network=False)
     with LiteralConsole(stderr=True).status("pruning ..."):
-        given = {"products": products, "refine": refine, "test": test}
+        given: dict[str, Any] = {"products": products, "refine": refine, "test": test}
         found = prune_model(model, hardware, tile_channels(hardware), share, mapping, data, samples, **given)
         top1 = None if test is None else [measure_top1(m, test) for m in (found.before, found.model)]
     found.save(target, force=force)

@@ -118,7 +118,7 @@ class MatrixStack:
         stuck = tables.find_stuck(codes[:height, :width])
         wished = self.weights[:, stuck.rows, stuck.cols]
         inside = (stuck.rows < self.rows[:, None]) & (stuck.cols < self.cols[:, None])
-        numbers = (np.arange(count)[:, None] * width + stuck.cols).ravel()
+        numbers = (np.arange(count, dtype=np.int64)[:, None] * width + stuck.cols).reshape(-1)
         plain, negated = (
             np.bincount(numbers, (tables.find_squares(stuck, side * wished) * inside).ravel(), count * width)
             for side in (1, -1)
