@@ -1,6 +1,6 @@
 """Measure the yield of the trained network on many chips, by three methods of repair, and the time: `make bench-yield`.
 
-A chip is good if it reaches 97 % of the test images. Minutes are of processors: two threads take half of them.
+A chip is good if it reaches 97 % of the test images. Minutes are of a processor: two threads take half of them.
 """
 
 import argparse
@@ -20,8 +20,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=200, help="test images to use")
     parser.add_argument("--chips", type=int, default=1000, help="chips of each rate")
-    parser.add_argument("--rates", nargs="*", type=float, default=(0.02, 0.05), help="rates of stuck cells")
-    parser.add_argument("--workers", type=int, default=2, help="threads that share the chips")
+    parser.add_argument("--rates", nargs="*", type=float, default=(0.02,), help="rates of stuck cells")
+    parser.add_argument("--workers", type=int, default=1, help="threads that share the chips")
     args = parser.parse_args()
     print("| stuck | repair | chips | good chips, % | 95 % | mean | lowest | minutes of a processor |")
     print("|---:|---|---:|---:|---|---:|---:|---:|")
