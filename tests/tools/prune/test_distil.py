@@ -24,13 +24,13 @@ def test_outputs_come_nearer_and_zeros_stay(tmp_path: Path):
     np.savez(tmp_path / "seen.npz", image=load_images()[0].pixels[:300])
     target, losses = arch.load("bench", xbar=16, cores=64), list[float]()
     given = (str(MODEL), target, tile_channels(target), 0.5, "raptor", tmp_path / "seen.npz")
-    train = partial(distil_model, schedule=DistillationSchedule(8), tick=lambda _, loss: losses.append(loss))
+    train = partial(distil_model, schedule=DistillationSchedule(25), tick=lambda _, loss: losses.append(loss))
     plain, trained = prune_model(*given), prune_model(*given, refine=train)
     assert plain.error is not None
     assert trained.error is not None
-    assert trained.error < 0.8 * plain.error
-    assert len(losses) == 8
-    assert losses[-1] < losses[0]
+    assert trained.error < plain.error  # with few samples, mostly what they have improves
+    assert len(losses) == 25
+    assert losses[-1] < 0.5 * losses[0]
     values = {t.name: onnx.numpy_helper.to_array(t) for t in trained.model.graph.initializer}
     assert trained.masks
     for name, mask in trained.masks.items():
