@@ -18,7 +18,7 @@ from raptor.compiler.pipeline import Completed, generate_code, run_lowering
 from raptor.mapping.decision import LineFlow, StageSplit
 from raptor.mapping.paces import apply_pace
 from raptor.mapping.scheduling.order_selection import StepOrder
-from raptor.mapping.scheduling.sample_stages import list_staged_orders
+from raptor.mapping.scheduling.sample_stages import WORTH_STAGES, list_staged_orders
 from raptor.pim import PimProgram
 from raptor.spatial import Schedule
 from raptor.spatial.scheduling.list_schedule import ScheduleProblem
@@ -26,11 +26,6 @@ from raptor.target.arch import Target
 
 SIMULATED = 4
 """Number of orders with stages that are simulated, those of the shortest estimated intervals."""
-WORTH_STAGES = 0.98
-"""Largest figure of a program with stages, relative to the one without, for it to be chosen.
-
-The steady state is simulated over few samples: with a smaller gain, BERT-tiny was slower over more of them.
-"""
 
 
 def overlap_samples(
@@ -44,9 +39,12 @@ def overlap_samples(
     flow = done.mapped.decision.flow
     if not isinstance(flow, LineFlow) or not flow.streamed:
         raise UserError(f"{spell_option('overlap', most)}: only for mappings in which lines of images stream")
+    candidates = [*_candidates(done, flow, arch, most)]
+    if not candidates:
+        return done
     best, (first, most_over) = done, simulate_figure(done, arch, backend, objective)
     least = WORTH_STAGES * first
-    for candidate in _candidates(done, flow, arch, most):
+    for candidate in candidates:
         try:
             figure, over = simulate_figure(candidate, arch, backend, objective)
         except CapacityError:
