@@ -16,7 +16,6 @@ from raptor.common.options.option_values import Objective
 from raptor.compiler.pass_driver import Driver, PassResults
 from raptor.compiler.pipeline import Completed, generate_code, run_lowering
 from raptor.mapping.decision import LineFlow, StageSplit
-from raptor.mapping.paces import apply_pace
 from raptor.mapping.scheduling.order_selection import StepOrder
 from raptor.mapping.scheduling.sample_stages import WORTH_STAGES, list_staged_orders
 from raptor.pim import PimProgram
@@ -56,12 +55,13 @@ def overlap_samples(
 
 def _candidates(done: Completed, flow: LineFlow, arch: Target, most: int) -> Iterator[Completed]:
     """Yields the decision with different stages, those of the shortest estimated intervals first."""
-    timed, decision = apply_pace(arch, done.mapped.decision.pace), done.mapped.decision
-    partition = done.known.get(spatial.partition) or spatial.partition(done.mapped.graph, decision, timed)
-    placed = done.known.get(spatial.place_cores) or spatial.place_cores(partition, decision, timed)
+    # By the times of another chip, a core or the port may seem to work all the time, so that stages gain nothing.
+    decision = replace(done.mapped.decision, pace="own")
+    partition = done.known.get(spatial.partition) or spatial.partition(done.mapped.graph, decision, arch)
+    placed = done.known.get(spatial.place_cores) or spatial.place_cores(partition, decision, arch)
     if not placed.cores:
         return
-    problem = ScheduleProblem.from_graph(timed, placed, range(len(placed.cores)))
+    problem = ScheduleProblem.from_graph(arch, placed, range(len(placed.cores)))
     work = problem.work()
     base = StepOrder(flow.patience_ns, flow.sample)
     found = list_staged_orders(work, base, problem.stage_rules(), problem.version_ns(), most)

@@ -28,6 +28,7 @@ from raptor.target import isa
 from tests.graphs import models as random_models
 from tests.pipeline import passes
 from tests.stateful_models import recurrent_step
+from tests.tiny_models import make_model, node, random
 from validator.checks import check
 from validator.errors import ProgramError
 from validator.execution.run import run_program
@@ -96,6 +97,18 @@ def test_slices_of_time_are_stages(model: Any, tmp_path: Path, slice_ns: float, 
     assert delays_of(folder) == [{"output": "fc_output", "passes": delay}]
     assert validate(folder, samples=delay + 5).verdict == "pass"
     assert not [finding for finding in check(folder) if finding.severity.value != "note"]
+
+
+def test_outputs_that_share_a_part_have_one_delay(tmp_path: Path):
+    """The first layer is an output, and a part of another one whose other part is made much later."""
+    layers = [node("Conv", f"t{k} w", f"t{k + 1}", pads=[1, 1, 1, 1], name=f"layer{k}") for k in range(12)]
+    nodes = [*layers, node("Concat", "t1 t12", "both", axis=1)]
+    chain = make_model(nodes, {"t0": (1, 4, 16, 16)}, {"both": 4, "t1": 4}, {"w": random(4, 4, 3, 3) / 6})
+    chip: dict[str, Any] = {"xbar": (32, 32), "xbars_per_core": 8, "cores": 24}
+    latency_ns = raptor.compile(chain, **chip).simulate().latency_ns or 0.0
+    folder = saved(with_stages(chain, tmp_path, latency_ns / 2.5, method="slices", **chip), tmp_path / "out")
+    assert len({delay["passes"] for delay in delays_of(folder)}) == 1
+    assert validate(folder, samples=6).verdict == "pass"
 
 
 @pytest.mark.parametrize("more", [-1, 1])
@@ -237,7 +250,8 @@ def test_a_search_for_throughput_of_a_program_that_cannot_overlap():
     search: dict[str, Any] = {"cores": 30, "optimize": "throughput", "effort": 1}
     programs = [raptor.compile(small_int8(), requant="short", **search)]
     programs += [raptor.compile(recurrent_step("GRU"), states="auto", **search)]
-    programs += [raptor.compile(models.build("lenet5", seed=0), optimize=goal, **CHIP) for goal in ("latency", "energy")]
+    chain = models.build("lenet5", seed=0)
+    programs += [raptor.compile(chain, optimize=goal, effort=1, **CHIP) for goal in ("latency", "energy")]
     assert not [line for program in programs for line in program.report.warnings if "overlap" in line]
 
 
