@@ -2,7 +2,6 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -53,9 +52,9 @@ def draw_constants(model: ModelProto) -> SvgDrawing:
 
 def draw_states() -> SvgDrawing:
     """Draws when steps of a recurrent model begin and end: with the state from the host, and on the chip."""
-    model, chip = _recurrent_step(), {"cores": 16}
-    away_ns = raptor.compile(model, **chip).simulate().latency_ns or 0.0
-    kept = raptor.compile(model, states="auto", resident_constants=True, **chip).simulate(mode="throughput")
+    model, cores = _recurrent_step(), 16
+    away_ns = raptor.compile(model, cores=cores).simulate().latency_ns or 0.0
+    kept = raptor.compile(model, states="auto", resident_constants=True, cores=cores).simulate(mode="throughput")
     drawing = SvgDrawing(760, 62 + 20 * STEPS, f"{STEPS} steps of a recurrent model")
     drawing.add_legend(90, (("state through the host", AWAY), ("state on the chip", WORK)))
     scale = 620 / (STEPS * away_ns)
@@ -72,9 +71,8 @@ def draw_states() -> SvgDrawing:
 
 def draw_overlap(model: ModelProto) -> SvgDrawing:
     """Draws the sample that each stage of a program works on in each pass, in time."""
-    chip: dict[str, Any] = {"cores": 30}
-    apart_ns = raptor.compile(model, **chip).simulate(mode="throughput").interval_ns or 0.0
-    program = raptor.compile(model, overlap=4, **chip)
+    apart_ns = raptor.compile(model, cores=30).simulate(mode="throughput").interval_ns or 0.0
+    program = raptor.compile(model, overlap=4, cores=30)
     interval_ns = program.simulate(mode="throughput").interval_ns or 0.0
     with tempfile.TemporaryDirectory() as scratch:
         most = max(load_output(program.save(Path(scratch) / "out")).delays.values())

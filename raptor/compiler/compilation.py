@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from raptor import frontend, pim
 from raptor.codegen.machine_backend import InstructionSet, MachineBackend, ProgramParts, find_backend, refuse_options
-from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
+from raptor.common.errors import CapacityError, UnsupportedError, UnsupportedNode, UserError
 from raptor.common.files import file_access
 from raptor.common.option_spelling import spell_option
 from raptor.common.options.arguments import OneOf
@@ -209,7 +209,9 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     completed = replace(completed, known=chosen.known or completed.known)
     if most_stages > 1:
         goal = options.mapping.objective or "throughput"
-        completed = driver.timed("overlap", overlap_samples, completed, arch, request.backend, most_stages, goal)
+        others = driver.timed("map", _map_by_default, graph, arch) if options.mapping.objective == "throughput" else ()
+        given = completed, arch, request.backend, most_stages, goal, others
+        completed = driver.timed("overlap", overlap_samples, *given)
     known = None if driver.passes else completed.known  # else a pass that follows one of the user's
     lowered = pipeline.run_lowering(completed.mapped, arch, driver=driver, known=known)
     code = pipeline.generate_code(lowered, request.backend, driver=driver, known=known)
@@ -247,6 +249,18 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         onnx_bytes=model.onnx_bytes,
         decoder=_growing_files(model),
     )
+
+
+def _map_by_default(graph: Graph, arch: Target) -> tuple[pipeline.Completed, ...]:
+    """Returns the default mapping; nothing if it does not fit.
+
+    Its lower latency needs fewer stages, so with stages it may be better than the mapping that a search finds.
+    """
+    try:
+        mapped = pipeline.rewrite_and_map(graph, arch, STRATEGIES[DEFAULT_STRATEGY])
+        return (pipeline.complete(mapped, arch, aim=BALANCED_OBJECTIVE, driver=Driver(verified=False)),)
+    except CapacityError:
+        return ()
 
 
 def _warnings(

@@ -233,8 +233,8 @@ def test_nothing_is_simulated_where_no_stages_can_gain(monkeypatch: pytest.Monke
 
 def test_a_search_for_throughput_overlaps_samples(tmp_path: Path):
     """Stages are tried without the option, and the report says that outputs are late; one sample at once has none."""
-    model, search = models.build("lenet5", seed=0), {"cores": 100, "optimize": "throughput", "effort": 1}
-    programs = [raptor.compile(model, **options, **search) for options in ({}, {"overlap": 1})]
+    model, search = models.build("lenet5", seed=0), {**CHIP, "cores": 100, "optimize": "throughput", "effort": 1}
+    programs = [raptor.compile(model, overlap=most, **search) for most in (None, 1)]
     after_ns, before_ns = (program.simulate(mode="throughput").interval_ns or 0.0 for program in programs)
     assert after_ns < WORTH_STAGES * before_ns
     folders = [saved(program, tmp_path / name) for program, name in zip(programs, "ab", strict=True)]

@@ -11,6 +11,7 @@ schedule orders a pass, in which a step waits for steps of its own stage only.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count as count_up
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
@@ -108,14 +109,15 @@ def list_staged_orders(
             distinct.setdefault(stage.tobytes(), (way, stage))
     tried = [(*chosen, patience * base.patience_ns) for chosen in distinct.values() for patience in PATIENCES]
     with CheckedThreadPool(THREADS) as pool:
-        found = [*pool.map(lambda each: _find_staged_order(work, version_ns, *each), tried)]
+        found = [*pool.map(partial(_find_staged_order, work, version_ns), tried)]
     return sorted((each for each in found if each.interval_ns < enough_ns), key=attrgetter("interval_ns"))
 
 
 def _find_staged_order(
-    work: "SampleWork", version_ns: "Floats", way: StageOrder, stage: "Ints", patience_ns: float
+    work: "SampleWork", version_ns: "Floats", named: "tuple[StageOrder, Ints, float]"
 ) -> StagedOrder:
     """Returns the order of a pass with the shortest estimated interval, of those of a list schedule's samples."""
+    way, stage, patience_ns = named
     inside, tried = within_stages(work, stage), list[StagedOrder]()
     for sample, order in enumerate(list_orders(inside, patience_ns, SAMPLES)):
         copied_ns = count_copies(work, order, stage) * version_ns
