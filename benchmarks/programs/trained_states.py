@@ -52,10 +52,10 @@ def compare_sessions(folder: Path, path: Path, states: Mapping[str, str]) -> flo
     chip, rng, names = SteppedRun(program), np.random.default_rng(0), [out.name for out in session.get_outputs()]
     shapes = {place.name: place.shape for place in program.memory.inputs}
     zeros = {name: np.zeros(shapes[name], np.float32) for name in states}
-    saved, wanted, worst = [chip.save()] * SESSIONS, [zeros] * SESSIONS, 0.0
+    saved, wanted, worst = [chip.save()] * SESSIONS, [dict[str, Any](zeros)] * SESSIONS, 0.0
     for user in rng.integers(SESSIONS, size=TURNS).tolist():
         given = {name: rng.standard_normal(shapes[name]).astype(np.float32) for name in shapes.keys() - states.keys()}
-        found = dict(zip(names, session.run(None, {**given, **wanted[user]}), strict=True))
+        found: dict[str, Any] = dict(zip(names, session.run(None, {**given, **wanted[user]}), strict=True))
         chip.restore(saved[user])
         outputs = chip.step(given)
         saved[user], wanted[user] = chip.save(), {name: found[output] for name, output in states.items()}
