@@ -53,7 +53,8 @@ def compare_sessions(folder: Path, path: Path, states: Mapping[str, str]) -> flo
     shapes = {place.name: place.shape for place in program.memory.inputs}
     zeros = {name: np.zeros(shapes[name], np.float32) for name in states}
     saved, wanted, worst = [chip.save()] * SESSIONS, [dict[str, Any](zeros)] * SESSIONS, 0.0
-    for user in rng.integers(SESSIONS, size=TURNS).tolist():
+    turns: list[int] = rng.integers(SESSIONS, size=TURNS).tolist()
+    for user in turns:
         given = {name: rng.standard_normal(shapes[name]).astype(np.float32) for name in shapes.keys() - states.keys()}
         found: dict[str, Any] = dict(zip(names, session.run(None, {**given, **wanted[user]}), strict=True))
         chip.restore(saved[user])
