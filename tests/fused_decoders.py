@@ -18,7 +18,7 @@ def fused_decoder(
 
     `form`: `multi head`, MultiHeadAttention with a bias and causal; `packed`, com.microsoft.Attention with one tensor
     of keys and values; `masked`, the same with a mask; `standard`, Attention-23 with a mask; `causal`, the same without
-    one; `nan`, MatMul and Softmax, whose NaN become 0, as torch writes them.
+    one; `nan`, as torch writes it: MatMul of scaled queries and keys, and Softmax, whose NaN become 0.
     """
     b, width = GraphBuilder(0), heads * size
     embedded = [
@@ -148,14 +148,16 @@ def _with_nan(
         b.add("Transpose", [b.add("Reshape", [p, shape], f"{p}.split")], f"{p}.heads", perm=[0, 2, 1, 3]) for p in parts
     )
     k, v = (b.add("Concat", [a, c], name, axis=2) for a, c, name in zip(past, (k, v), present, strict=True))
-    scores = b.add("MatMul", [q, b.add("Transpose", [k], f"turned.{n}", perm=[0, 1, 3, 2])], f"scores.{n}")
+    factor = b.constant("factor", np.float32(size**-0.25))
+    turned = b.add("Transpose", [k], f"turned.{n}", perm=[0, 1, 3, 2])
+    both = [b.add("Mul", [x, factor], f"{x}.scaled") for x in (q, turned)]
+    scores = b.add("MatMul", both, f"scores.{n}")
     b.add("Equal", ["attention_mask", b.constant("zero", np.array(0))], f"hidden.{n}")
     hidden = b.add("Unsqueeze", [f"hidden.{n}", b.constant("axes", np.array([1, 2]))], f"hidden.4d.{n}")
     low = b.constant("low", np.float32(-np.inf))
     shares = b.add("Softmax", [b.add("Where", [hidden, low, scores], f"kept.{n}")], f"shares.{n}")
-    whole = b.add(
-        "Where", [b.add("IsNaN", [shares], f"nan.{n}"), b.constant("none", np.float32(0)), shares], f"whole.{n}"
-    )
+    none = b.add("Constant", [], f"none.{n}", value=helper.make_tensor("none", TensorProto.FLOAT, [], [0.0]))
+    whole = b.add("Where", [b.add("IsNaN", [shares], f"nan.{n}"), none, shares], f"whole.{n}")
     mixed = b.add("Transpose", [b.add("MatMul", [whole, v], f"mixed.{n}")], f"by.token.{n}", perm=[0, 2, 1, 3])
     return b.add("Reshape", [mixed, b.constant("flat", np.array([0, 0, heads * size]))], f"joined.{n}")
 

@@ -6,7 +6,7 @@ from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_name
 from raptor.frontend.contributed.expand_contributed import expand_contributed
 from raptor.frontend.control_flow.eliminate_control_flow import eliminate_control_flow, is_control_flow
-from raptor.frontend.control_flow.inline_subgraphs import rename_reads, replace_nodes
+from raptor.frontend.control_flow.inline_subgraphs import read_constant, rename_reads, replace_nodes
 
 
 def resolve_model(proto: ModelProto) -> None:
@@ -19,7 +19,19 @@ def resolve_model(proto: ModelProto) -> None:
         for output, reason in eliminate_control_flow(proto).items():
             raise UserError(f"{names.get(output, output)}: {reason}; {spell_name('constants')} gives an input a value")
     expand_contributed(proto, numpy_helper.to_array, with_caches=True)
+    _hoist_constants(proto)
     _drop_renames(proto)
+
+
+def _hoist_constants(proto: ModelProto) -> None:
+    """Makes weights of all Constant nodes."""
+    found = [(node, read_constant(node)) for node in proto.graph.node]
+    for node, value in found:
+        if value is not None:
+            weight = proto.graph.initializer.add()
+            weight.CopyFrom(value)
+            weight.name = node.output[0]
+    replace_nodes(proto.graph, [node for node, value in found if value is None])
 
 
 def _drop_renames(proto: ModelProto) -> None:

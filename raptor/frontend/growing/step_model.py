@@ -19,6 +19,7 @@ from raptor.frontend.contributed.attention_expansions import MASKED
 from raptor.frontend.control_flow.inline_subgraphs import UniqueNames
 from raptor.frontend.growing.decoder_inputs import DecoderInputs, read_decoder_inputs
 from raptor.frontend.growing.growth_rules import Growth
+from raptor.frontend.growing.move_factors import move_factors
 from raptor.frontend.growing.position_values import compute_by_position, measure_shapes
 from raptor.frontend.growing.resolve_model import resolve_model
 from raptor.frontend.proto.model_checks import PARAMETER_INPUTS
@@ -58,6 +59,7 @@ class _StepBuilder:
         self.names = UniqueNames(proto.graph)
         self.position = self.names.unique_tensor(_POSITION)
         self.last, self.before = measure_shapes(proto, inputs, (capacity - 1, capacity - 2))
+        move_factors(proto, self.names, self.last, self.before)
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
         self.masks: dict[tuple[int, int, int, int], _PositionTable] = {}

@@ -83,6 +83,15 @@ def test_the_cache_whose_rows_are_added_lies_row_beside_row() -> None:
     assert states["past_key_values.0.value"].permutation == (0, 1, 3, 2)
 
 
+def test_queries_are_scaled_instead_of_a_cache() -> None:
+    step = make_step(fused_decoders.fused_decoder("nan", layers=1))
+    scaled = {
+        node.input[0] for node in ModelProto.FromString(step.model.onnx_bytes).graph.node if node.op_type == "Mul"
+    }
+    assert {"query.0.heads", "query.0.heads.scaled"} <= scaled
+    assert "turned.0" not in scaled
+
+
 def test_derived_inputs_are_no_inputs_of_the_step() -> None:
     step = make_step(decoders.plain_decoder())
     given = {value.name for value in ModelProto.FromString(step.model.onnx_bytes).graph.input}
