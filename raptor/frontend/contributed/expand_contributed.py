@@ -42,8 +42,10 @@ _WITH_CACHES: Mapping[str, Callable[[ExpansionWriter], None]] = MappingProxyType
     {"Attention": multi_head.standard_attention}
 )
 """Operators of ONNX that are expanded where they append rows to a cache."""
-_BY_RANK = frozenset(("Attention", "MultiHeadAttention", "RotaryEmbedding", "SimplifiedLayerNormalization"))
-"""Operators whose expansion depends on the rank of an input."""
+_BY_RANK = frozenset(
+    ("Attention", "GroupQueryAttention", "MultiHeadAttention", "RotaryEmbedding", "SimplifiedLayerNormalization")
+)
+"""Operators whose expansion depends on the rank, the type or a size of an input."""
 _PAST_KEYS = 3
 
 
