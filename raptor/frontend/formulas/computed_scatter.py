@@ -10,7 +10,7 @@ from raptor.frontend.formulas.builder import OperatorBuilder
 from raptor.frontend.formulas.formula import FormulaBuilder, Value
 from raptor.frontend.formulas.selection import select_where
 from raptor.frontend.import_context import ImportContext
-from raptor.frontend.import_refusal import ImportRefusal
+from raptor.frontend.import_refusal import NeedsConstantError
 from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.types.integer_ranges import IntegerInterval
 from raptor.graph.ir import Floats, Indices, Tensor
@@ -38,16 +38,16 @@ def emit_computed_scatter(
 ) -> None:
     """Emits the first input with updates, input 2, written one after the other. `limits`: of the indices `ids`.
 
+    Raises `NeedsConstantError` for a reduction, many updates, and integers: only constant indices will do there.
+
     NOTE: the host rejects an input outside its limits; a computed index outside of them writes nothing.
     """
     build = OperatorBuilder(node, ctx)
-    x, new = (build.operand(i) for i in (node.inputs[0], node.inputs[1 if node.op_type == "TensorScatter" else 2]))
-    if node.string("reduction", "none") != "none":
-        raise ImportRefusal(f"reduction {node.string('reduction', 'none')} at computed places")
-    if len(updates) > MOST_UPDATES:
-        raise ImportRefusal(f"{len(updates)} updates at computed places; at most {MOST_UPDATES}")
-    if "int" in (x.element.kind, ids.element.kind):
-        raise ImportRefusal("computed places in a program of integers")
+    last = node.op_type == "TensorScatter"
+    x, new = (build.operand(i) for i in (node.inputs[0], node.inputs[1 if last else 2]))
+    whole = "int" in (x.element.kind, ids.element.kind)
+    if whole or len(updates) > MOST_UPDATES or node.string("reduction", "none") != "none":
+        raise NeedsConstantError(node.inputs[2 if last else 1])
     ctx.restrict_input(ids, limits)
     f = FormulaBuilder(node, ctx, x.shape, x.image)
     result: Value = x
