@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class ScatterUpdate:
 
 
 def emit_computed_scatter(
-    node: NodeView, ctx: ImportContext, ids: Tensor, updates: Sequence[ScatterUpdate], limits: IntegerInterval
+    node: NodeView, ctx: ImportContext, ids: Tensor, updates: Iterable[ScatterUpdate], limits: IntegerInterval
 ) -> None:
     """Emits the first input with updates, input 2, written one after the other. `limits`: of the indices `ids`.
 
@@ -46,12 +47,13 @@ def emit_computed_scatter(
     last = node.op_type == "TensorScatter"
     x, new = (build.operand(i) for i in (node.inputs[0], node.inputs[1 if last else 2]))
     whole = "int" in (x.element.kind, ids.element.kind)
-    if whole or len(updates) > MOST_UPDATES or node.string("reduction", "none") != "none":
+    found = list(islice(updates, MOST_UPDATES + 1))
+    if whole or len(found) > MOST_UPDATES or node.string("reduction", "none") != "none":
         raise NeedsConstantError(node.inputs[2 if last else 1])
     ctx.restrict_input(ids, limits)
     f = FormulaBuilder(node, ctx, x.shape, x.image)
     result: Value = x
-    for update in updates:
+    for update in found:
         chosen = build.lay_out(build.rearrange(np.broadcast_to(update.source, x.shape), new), f.image)
         result = select_where(f, _mark(build, f, ids, update), chosen, result)
     f.finish(result)

@@ -118,7 +118,7 @@ def import_scatter_nd(node: NodeView, ctx: ImportContext) -> None:
         x, ids = ctx.operand_shape(node.inputs[0]), ctx.tensor(node.inputs[1])
         sizes = x[: ids.shape[-1]]
         limits = IntegerInterval(-max(sizes), max(sizes) - 1)
-        emit_computed_scatter(node, ctx, ids, [*find_slice_updates(x, ids.shape)], limits)
+        emit_computed_scatter(node, ctx, ids, find_slice_updates(x, ids.shape), limits)
         return
     given = _constant(node, ctx, 1)
     emit_scatter(node, ctx, tuple(np.moveaxis(given, -1, 0)))
@@ -137,7 +137,7 @@ def import_scatter_elements(node: NodeView, ctx: ImportContext) -> None:
     axis = read_axis(node, len(shape), 0)
     if not ctx.is_constant(node.inputs[1]):
         ids, limits = ctx.tensor(node.inputs[1]), IntegerInterval(-shape[axis], shape[axis] - 1)
-        emit_computed_scatter(node, ctx, ids, [*find_element_updates(shape, ids.shape, axis)], limits)
+        emit_computed_scatter(node, ctx, ids, find_element_updates(shape, ids.shape, axis), limits)
         return
     emit_scatter(node, ctx, _along(_indices(node, ctx, 1, shape[axis]), axis))
 
@@ -150,7 +150,7 @@ def import_tensor_scatter(node: NodeView, ctx: ImportContext) -> None:
         shape = ctx.operand_shape(node.inputs[0])
         axis = read_axis(node, len(shape), -2)
         count, circular = ctx.operand_shape(node.inputs[1])[axis], node.string("mode", "linear") == "circular"
-        updates = [*find_cache_updates(shape, count, axis, circular=circular)]
+        updates = find_cache_updates(shape, count, axis, circular=circular)
         limits = IntegerInterval(0, shape[axis] - (1 if circular else count))
         emit_computed_scatter(node, ctx, ctx.tensor(places), updates, limits)
         return
