@@ -81,7 +81,7 @@ def attention(w: ExpansionWriter) -> None:
 def standard_attention(w: ExpansionWriter) -> None:
     """ONNX's own Attention, of queries [B, heads, S, d] or [B, S, heads * d] on keys and values after those of a past.
 
-    `attn_mask`: added to the scores; of booleans, True for a key that is seen.
+    A mask is added to the scores; a mask of booleans is True for a key that is seen.
     """
     w.refuse_inputs({6: "nonpad_kv_seqlen"})
     w.refuse_outputs(3)
