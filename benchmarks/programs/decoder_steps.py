@@ -87,11 +87,11 @@ def measure(model: Path, capacity: int, cores: int, steps: int | None) -> StepRo
     begin = time.process_time()
     program = raptor.compile(model, states="auto", capacity=capacity, arch="bench", cores=cores)
     seconds = time.process_time() - begin
-    step, stream = program.simulate(), program.simulate(mode="throughput")
     with tempfile.TemporaryDirectory() as folder:
         loaded = load_output(program.save(Path(folder) / "out"))
         cache = sum(prod(state.shape) * loaded.memory.element_bytes for state in loaded.states)
-    verdict = program.validate(samples=steps)
+        step, stream = program.simulate(), program.simulate(mode="throughput")
+        verdict = program.validate(samples=steps)
     assert verdict.decoding is not None, "compiled with a capacity"
     return StepRow(
         capacity,

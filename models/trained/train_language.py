@@ -15,6 +15,7 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,8 @@ def read_text() -> bytes:
 
 def train(text: bytes, seconds: float, seed: int = 0) -> dict[str, Array]:
     """Trains for some seconds of processor time. Returns the weights by name, [outputs, inputs]."""
-    import torch
-    from torch.nn import functional
-
+    torch: Any = import_module("torch")
+    functional = torch.nn.functional
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     tokens = torch.tensor(np.frombuffer(text, np.uint8).astype(np.int64))

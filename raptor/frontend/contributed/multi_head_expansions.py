@@ -30,7 +30,9 @@ def multi_head_attention(w: ExpansionWriter) -> None:
     if bias and not split[key]:
         raise CannotExpandError("a bias beside keys by heads is not supported")
     flat = _add_biases(w, (query, key, value), bias) if bias else [query, key, value]
-    q, k, v = (_by_heads(w, x, heads) if split.get(name, True) else x for x, name in zip(flat, inputs, strict=False))
+    q, k, v = (
+        _by_heads(w, x, heads) if split.get(name or "", True) else x for x, name in zip(flat, inputs, strict=False)
+    )
     if past[0] and past[1]:
         if not all([*w.view.outputs, "", ""][1:3]):
             raise CannotExpandError("onnxruntime reads memory that nothing wrote if it has a past, and no present")

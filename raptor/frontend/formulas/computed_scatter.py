@@ -14,7 +14,7 @@ from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import NeedsConstantError
 from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.types.integer_ranges import IntegerInterval
-from raptor.graph.ir import Floats, Indices, Tensor
+from raptor.graph.ir import Indices, Tensor
 from raptor.graph.rearrangement import c_order
 
 MOST_UPDATES = 64
@@ -29,7 +29,7 @@ class ScatterUpdate:
     to the shape of the result. `within`: False for elements that the update cannot reach. `source`: of that shape.
     """
 
-    indices: Sequence[tuple[Indices, Sequence[Floats]]]
+    indices: Sequence[tuple[Indices, Sequence[Indices]]]
     source: Indices
     within: Indices | None = None
 
@@ -111,7 +111,7 @@ def find_cache_updates(x: Sequence[int], count: int, axis: int, *, circular: boo
         yield ScatterUpdate([(at, [places, places + size] if circular else [places])], numbers.take([j], axis))
 
 
-def _from_either_end(size: int, axis: int, rank: int) -> Sequence[Floats]:
+def _from_either_end(size: int, axis: int, rank: int) -> Sequence[Indices]:
     """Returns the indices of all places along an axis, from its beginning and from its end."""
     return [_along(np.arange(size) - start, axis, rank) for start in (0, size)]
 
