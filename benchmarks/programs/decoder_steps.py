@@ -1,7 +1,6 @@
-"""Compile the trained language model with several capacities and print, as a table of docs/how-to/language-models.md,
-what a token costs: `make bench-decoder`.
+"""Compile the trained language model with several capacities and print what a token costs: `make bench-decoder`.
 
-A step is the latency of the program, for one session. The interval is that of a stream of steps: tokens of a prompt, or
+Constants stay on the chip. A step is the latency of the program, for one session. The interval is that of a stream of steps: tokens of a prompt, or
 of many sessions. The first token after a prompt of n tokens comes after n - 1 intervals and a step. Energy is that of
 the simulator, alone and streamed. The tokens are those of `raptor validate`.
 """
@@ -85,7 +84,9 @@ def main() -> None:
 def measure(model: Path, capacity: int, cores: int, steps: int | None) -> StepRow:
     """Compiles a model, simulates one step and a stream of steps, and validates the tokens."""
     begin = time.process_time()
-    program = raptor.compile(model, states="auto", capacity=capacity, arch="bench", cores=cores)
+    program = raptor.compile(
+        model, states="auto", capacity=capacity, arch="bench", cores=cores, resident_constants=True
+    )
     seconds = time.process_time() - begin
     with tempfile.TemporaryDirectory() as folder:
         loaded = load_output(program.save(Path(folder) / "out"))
@@ -93,6 +94,8 @@ def measure(model: Path, capacity: int, cores: int, steps: int | None) -> StepRo
         step, stream = program.simulate(), program.simulate(mode="throughput")
         verdict = program.validate(samples=steps)
     assert verdict.decoding is not None, "compiled with a capacity"
+    assert step.latency_ns is not None and step.energy_pj is not None, "one sample is simulated"
+    assert stream.interval_ns is not None and stream.energy_pj is not None, "samples are simulated"
     return StepRow(
         capacity,
         step.latency_ns,

@@ -135,7 +135,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.weights is None:
         weights = train(read_text(), given.seconds)
-        np.savez(given.file.with_name("weights.npz"), **weights)
+        np.savez(given.file.with_name("weights.npz"), allow_pickle=False, **weights)
     else:
         with np.load(given.weights) as archive:
             weights = {name: archive[name] for name in archive.files}
