@@ -37,7 +37,8 @@ class _DecoderBuilder:
     """Collects nodes and weights."""
 
     def __init__(self, weights: Mapping[str, Array]) -> None:
-        self.weights = weights
+        parts = {n: [weights[f"b.{n}.{kind}.weight"] for kind in "qkv"] for n in range(LAYERS)}
+        self.weights = {**weights, **{f"b.{n}.qkv.weight": np.concatenate(part) for n, part in parts.items()}}
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
 
@@ -71,8 +72,7 @@ class _DecoderBuilder:
     def layer(self, n: int, x: str) -> str:
         past, present = ([f"{stem}.{n}.{kind}" for kind in ("key", "value")] for stem in ("past_key_values", "present"))
         y = self.norm(f"b.{n}.n1", x)
-        packed = [self.product(y, f"b.{n}.{kind}") for kind in "qkv"]
-        given = [*packed, *past, "last_token", "count", "cos", "sin"]
+        given = [self.product(y, f"b.{n}.qkv"), "", "", *past, "last_token", "count", "cos", "sin"]
         sizes = {"num_heads": HEADS, "kv_num_heads": GROUPS, "do_rotary": 1}
         mixed = self.add("GroupQueryAttention", given, [f"b.{n}.attention", *present], domain=_MICROSOFT, **sizes)
         x = self.add("Add", [x, self.product(mixed, f"b.{n}.o")], f"b.{n}.x")

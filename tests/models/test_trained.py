@@ -126,6 +126,9 @@ def test_the_builder_makes_the_stored_language_model() -> None:
     for name in (n.removesuffix(".int8") for n in values if n.endswith(".int8")):
         matrix = values[f"{name}.int8"].astype(np.float32)
         rows = matrix * values[f"{name}.scale"][:, None] if name == "e" else (matrix * values[f"{name}.scale"]).T
+        if name.endswith(".qkv"):
+            parts = np.split(rows, [128, 192])
+            weights |= {f"{name[:-3]}{kind}.weight": part for kind, part in zip("qkv", parts, strict=True)}
         weights[f"{name}.weight"] = rows
     built = {t.name: onnx.numpy_helper.to_array(t) for t in build_language_model(weights).graph.initializer}
     assert built.keys() == values.keys()
