@@ -129,10 +129,12 @@ def _check_place(what: str, core: int, crossbar: int, size: ChipSize) -> None:
 
 
 def _check_list(what: str, numbers: Sequence[int], count: int) -> None:
+    if not numbers:  # most lists of a chip: a large one has a hundred thousand
+        return
     held = np.array(numbers, np.int64)
-    if len(held) and held.max() >= count:
+    if held.max() >= count:
         raise ValueError(f"{what}: {int(held.max())} of {count}")
-    if (np.diff(held) <= 0).any():
+    if (held[1:] <= held[:-1]).any():
         raise ValueError(f"{what}: not in ascending order, or a number appears twice")
 
 
@@ -151,9 +153,9 @@ def _check_array(found: ArrayDefects, size: ChipSize) -> None:
     }
     for name, (numbers, count) in lists.items():
         _check_list(f"{what}: {name}", numbers, count)
-    both = np.intersect1d(np.array(found.off, np.int64), np.array(found.on, np.int64))
-    if len(both):
-        raise ValueError(f"{what}: cell {int(both[0])} is stuck at off and at on")
+    both = set(found.off).intersection(found.on)
+    if both:
+        raise ValueError(f"{what}: cell {min(both)} is stuck at off and at on")
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,8 +214,11 @@ class Chip:
             return states
         for cells, state in zip(self._number_cells(found), (CellState.OFF, CellState.ON), strict=True):
             states.ravel()[cells] = state
-        states[np.array(found.rows, np.int64)] = CellState.DEAD
-        states[:, np.array(self._dead_columns(found), np.int64)] = CellState.DEAD
+        if found.rows:
+            states[np.array(found.rows, np.int64)] = CellState.DEAD
+        dead = self._dead_columns(found)
+        if dead:
+            states[:, np.array(dead, np.int64)] = CellState.DEAD
         return states
 
     def _number_cells(self, found: ArrayDefects) -> tuple[CellNumbers, CellNumbers]:

@@ -68,7 +68,8 @@ def make_layout(matrix: npt.NDArray[np.integer], weight_bits: int, setup: ChipSe
             f"encoding={setup.encoding}: cells of this encoding cannot be repaired; take offset, whose columns a "
             "repair negates itself, or differential_analog"
         )
-    planes = encode_weights(setup.encoding, matrix, weight_bits, setup.cell_bits)
+    ends = np.array([[matrix.min(), matrix.max()]])  # widths of slices depend on no other weight
+    planes = encode_weights(setup.encoding, ends, weight_bits, setup.cell_bits)
     arrays = 2 if setup.encoding in _PAIRS else 1
     slices = len(planes.bits) // (2 if setup.encoding == "differential" else 1)
     bits = planes.bits[:slices]

@@ -49,9 +49,10 @@ class RepairedGroup:
 
     def held_levels(self, states: States) -> Levels:
         """Returns the levels that the cells of a chip hold after `levels` are written."""
-        highest = np.array(self.layout.highest, np.uint8)
-        on = np.where(states == CellState.ON, highest, np.uint8(0))
-        return np.where(states == CellState.FREE, self.levels, on).astype(np.uint8)
+        held, stuck = self.levels.copy(), np.flatnonzero(states)
+        highest = np.array(self.layout.highest, np.uint8)[stuck % self.layout.slices]
+        held.ravel()[stuck] = np.where(states.ravel()[stuck] == CellState.ON, highest, np.uint8(0))
+        return held
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,16 +1,19 @@
 """Chooses the physical crossbars of a core, and the spare columns of each, for the matrices of the core."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.target.chip_file import Chip
+from raptor.target.chip_file import Chip, ChipSize
 from raptor.tools.repair.closest_values import Bytes, ClosestValues, Ints
-from raptor.tools.repair.repair_matrix import MatrixStack, RepairedMatrix, RepairMethod, repair_matrix
+from raptor.tools.repair.repair_matrix import RepairedMatrix, RepairMethod, estimate_errors, repair_matrix
+from validator.crossbar.cell_layout import CellLayout
 
+K = TypeVar("K", bound=Hashable)
 _MOST_TRIALS = 64
 """Most pairs of a matrix and a crossbar that are tried in a core, unless it has more matrices than that."""
 _TRIED_COLUMNS = 4
@@ -29,11 +32,10 @@ class CrossbarPart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedPart:
-    """A part in a physical crossbar. `lines` [cols, slices]: columns of cells. `states`: see `repair_matrix`."""
+    """A part in a physical crossbar. `lines` [cols, slices]: columns of cells."""
 
     crossbar: int
     lines: Ints
-    states: Bytes
     repaired: RepairedMatrix
 
 
@@ -49,61 +51,103 @@ def place_parts(core: int, parts: Sequence[CrossbarPart], chip: Chip, method: Re
             f"core {core} {found}, but the program uses {len(parts)} of it ({parts[0].layer}); compile the model with "
             "--chip, which avoids what is dead"
         )
+    tried = working[: max(len(parts), _MOST_TRIALS // len(parts)) if method.crossbars else len(parts)]
+    cells = _CoreCells(core, tried, chip)
     if not method.crossbars:
-        return [_place(core, part, crossbar, chip, method) for part, crossbar in zip(parts, working, strict=False)]
-    tried = working[: max(len(parts), _MOST_TRIALS // len(parts))]
-    chosen = assign_rows(_try_crossbars(core, parts, tried, chip))
-    return [_place(core, part, tried[k], chip, method) for part, k in zip(parts, chosen, strict=True)]
+        return _repair_parts(parts, range(len(parts)), cells, method)
+    return _repair_parts(parts, assign_rows(_try_crossbars(parts, cells)), cells, method)
 
 
-def _try_crossbars(core: int, parts: Sequence[CrossbarPart], tried: Sequence[int], chip: Chip) -> Floats:
+class _CoreCells:
+    """The cells of some crossbars of a core. `states` [arrays, crossbars, rows, columns with spares]."""
+
+    def __init__(self, core: int, crossbars: Sequence[int], chip: Chip) -> None:
+        arrays = range(chip.size.arrays)
+        self.crossbars, self.size = crossbars, chip.size
+        self.states = np.stack([np.stack([chip.read_states(core, k, array) for k in crossbars]) for array in arrays])
+        self._codes: dict[ClosestValues, Ints] = {}
+
+    def own_states(self, layout: CellLayout) -> Bytes:
+        """Returns states [arrays, crossbars, rows, columns of weights, slices], without spare columns."""
+        width = self.size.columns // layout.slices
+        own = self.states[: layout.arrays, :, :, : width * layout.slices]
+        return own.reshape(*own.shape[:3], width, layout.slices)
+
+    def make_codes(self, tables: ClosestValues) -> Ints:
+        """Returns the sets of stuck cells, [crossbars, rows, columns of weights]."""
+        if tables not in self._codes:
+            arrays, crossbars, rows, cols, slices = (states := self.own_states(tables.layout)).shape
+            codes = tables.make_codes(states.reshape(arrays, crossbars * rows, cols, slices))
+            self._codes[tables] = codes.reshape(crossbars, rows, cols)
+        return self._codes[tables]
+
+
+def _try_crossbars(parts: Sequence[CrossbarPart], cells: _CoreCells) -> Floats:
     """Returns the error of each part in each crossbar, [parts, crossbars], without spare columns."""
-    costs = np.zeros((len(parts), len(tried)))
-    numbers: dict[ClosestValues, list[int]] = {}
-    for i, part in enumerate(parts):
-        numbers.setdefault(part.tables, []).append(i)
-    stacks = {tables: MatrixStack.make([parts[i].matrix for i in held], tables) for tables, held in numbers.items()}
-    for k, crossbar in enumerate(tried):
-        for tables, stack in stacks.items():
-            costs[numbers[tables], k] = stack.estimate_errors(_read_codes(core, crossbar, tables, chip), tables)
+    costs = np.zeros((len(parts), len(cells.crossbars)))
+    for tables, numbers in _group(part.tables for part in parts).items():
+        costs[numbers] = estimate_errors([parts[k].matrix for k in numbers], cells.make_codes(tables), tables)
     return costs
 
 
-def _read_codes(core: int, crossbar: int, tables: ClosestValues, chip: Chip) -> Ints:
-    """Returns the sets of stuck cells of a crossbar, [rows, columns of weights]."""
-    layout = tables.layout
-    width = chip.size.columns // layout.slices
-    states = np.stack([chip.read_states(core, crossbar, array) for array in range(layout.arrays)])
-    return tables.make_codes(states[:, :, : width * layout.slices].reshape(layout.arrays, -1, width, layout.slices))
+def _group(keys: Iterable[K]) -> dict[K, list[int]]:
+    """Returns the indices of each key."""
+    found: dict[K, list[int]] = {}
+    for k, key in enumerate(keys):
+        found.setdefault(key, []).append(k)
+    return found
 
 
-def _place(core: int, part: CrossbarPart, crossbar: int, chip: Chip, method: RepairMethod) -> PlacedPart:
-    """Returns a part in a crossbar, with the spare columns that help it."""
-    rows, cols = part.matrix.shape
-    layout = part.tables.layout
-    every = np.stack([chip.read_states(core, crossbar, array)[:rows] for array in range(layout.arrays)])
-    lines = np.arange(int(cols) * layout.slices, dtype=np.int64).reshape(-1, layout.slices)
-    states = every[:, :, lines]
-    repaired = repair_matrix(part.matrix, states, part.tables, method)
-    if method.crossbars and chip.size.spare_columns and repaired.errors.any():
-        _use_spares(part, every, lines, repaired.errors.copy(), chip, method)
-        states = every[:, :, lines]
-        repaired = repair_matrix(part.matrix, states, part.tables, method)
-    return PlacedPart(crossbar, lines, states, repaired)
+def _repair_parts(
+    parts: Sequence[CrossbarPart], chosen: Sequence[int], cells: _CoreCells, method: RepairMethod
+) -> list[PlacedPart]:
+    """Returns the parts in the chosen crossbars of `cells`. Parts of one height are repaired side by side."""
+    placed: dict[int, PlacedPart] = {}
+    for (tables, rows), numbers in _group((part.tables, len(part.matrix)) for part in parts).items():
+        layout, codes = tables.layout, cells.make_codes(tables)
+        own = cells.own_states(layout)
+        widths = [parts[i].matrix.shape[1] for i in numbers]
+        wide = repair_matrix(
+            np.concatenate([parts[i].matrix for i in numbers], axis=1),
+            np.concatenate([own[:, chosen[i], :rows, :cols] for i, cols in zip(numbers, widths, strict=True)], axis=2),
+            tables,
+            method,
+            np.concatenate([codes[chosen[i], :rows, :cols] for i, cols in zip(numbers, widths, strict=True)], axis=1),
+        )
+        end = 0
+        for i, cols in zip(numbers, widths, strict=True):
+            start, end = end, end + cols
+            lines = np.arange(cols * layout.slices, dtype=np.int64).reshape(-1, layout.slices)
+            made = PlacedPart(cells.crossbars[chosen[i]], lines, wide.take(slice(start, end)))
+            placed[i] = _with_spares(
+                parts[i], made, cells.states[: layout.arrays, chosen[i], :rows], cells.size, method
+            )
+    return [placed[i] for i in range(len(parts))]
+
+
+def _with_spares(
+    part: CrossbarPart, placed: PlacedPart, every: Bytes, size: ChipSize, method: RepairMethod
+) -> PlacedPart:
+    """Returns a part with the spare columns that help it. `every`: states [arrays, rows, columns with spares]."""
+    if not (method.crossbars and size.spare_columns and placed.repaired.errors.any()):
+        return placed
+    lines = placed.lines.copy()
+    _use_spares(part, every, lines, placed.repaired.errors.copy(), size, method)
+    return replace(placed, lines=lines, repaired=repair_matrix(part.matrix, every[:, :, lines], part.tables, method))
 
 
 def _use_spares(
-    part: CrossbarPart, every: Bytes, lines: Ints, errors: Floats, chip: Chip, method: RepairMethod
+    part: CrossbarPart, every: Bytes, lines: Ints, errors: Floats, size: ChipSize, method: RepairMethod
 ) -> None:
     """Puts each spare column of cells in the place where it helps most, among the columns with the largest errors.
 
     `lines` and `errors` are changed.
     """
-    for spare in range(chip.size.columns, chip.size.all_columns):
+    for spare in range(size.columns, size.all_columns):
         best = (0.0, 0, 0)
         for col in np.argsort(-errors, kind="stable")[:_TRIED_COLUMNS].tolist():
             for k in range(part.tables.layout.slices):
-                if lines[col, k] >= chip.size.columns:
+                if lines[col, k] >= size.columns:
                     continue
                 chosen = lines[col].copy()
                 chosen[k] = spare

@@ -24,11 +24,15 @@ _STATES = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StuckWeights:
-    """The weights with stuck cells of a matrix with `width` columns: rows, columns, and numbers of their tables."""
+    """The weights with stuck cells of crossbars, of which a matrix takes `shape` [rows, cols]. `width`: all columns.
 
+    `places`: row x cols + column of each weight. `columns`: crossbar x cols + column. `tables`: numbers of the tables.
+    """
+
+    shape: tuple[int, int]
     width: int
-    rows: Ints
-    cols: Ints
+    places: Ints
+    columns: Ints
     tables: Ints
 
 
@@ -52,16 +56,16 @@ class ClosestValues:
 
     def make_codes(self, states: Bytes) -> Ints:
         """Returns the set of stuck cells of each weight, [rows, cols], of states [arrays, rows, cols, slices]."""
-        found = np.zeros(states.shape[1:3], np.int64)
         places = [*product(range(self.layout.arrays), range(self.layout.slices))]
-        stuck = states[0, :, :, 0]
-        for array, k in places[1:]:
-            stuck = stuck | states[array, :, :, k]
+        stuck = np.zeros(states.shape[1:3], np.bool_)
+        for array, k in places:
+            stuck |= states[array, :, :, k] != CellState.FREE
         rows, cols = np.nonzero(stuck)
         codes = np.zeros(len(rows), np.int64)
         for array, k in places:
             kinds = states[array, rows, cols, k]
             codes = codes * _STATES + np.where(kinds == CellState.DEAD, np.uint8(CellState.OFF), kinds)
+        found = np.zeros(stuck.shape, np.int64)
         found[rows, cols] = codes
         return found
 
@@ -71,21 +75,32 @@ class ClosestValues:
         return self._values[rows, self._places(wishes)].astype(np.int64)
 
     def find_stuck(self, codes: Ints) -> "StuckWeights":
-        """Returns the weights of `codes` [rows, cols] that have stuck cells."""
-        rows, cols = np.nonzero(codes)
-        return StuckWeights(codes.shape[1], rows, cols, self._rows(codes[rows, cols]))
+        """Returns the weights of `codes` [crossbars, rows, cols] that have stuck cells."""
+        crossbars, rows, cols = np.nonzero(codes)
+        tables = self._rows(codes[crossbars, rows, cols])
+        _, height, width = codes.shape
+        columns = crossbars * width + cols
+        return StuckWeights((height, width), len(codes) * width, rows * width + cols, columns, tables)
 
-    def find_squares(self, stuck: "StuckWeights", wishes: Ints) -> Doubles:
-        """Returns the squared differences of the nearest weights [n] from wishes [n] for stuck weights."""
-        found: Doubles = self._squares[stuck.tables, self._places(wishes)].astype(np.float64, copy=False)
-        return found
+    def find_squares(self, stuck: "StuckWeights", matrix: Ints) -> tuple[Doubles, Doubles]:
+        """Returns the sums of squared errors of a matrix [rows, cols] in each column of `stuck`, [crossbars x cols].
+
+        First as the matrix is, then stored negated. Weights without stuck cells have no error.
+        """
+        first = stuck.tables * (2 * self.most + 1) + self.most
+        wished = np.clip(matrix, -self.most, self.most).ravel()[stuck.places]
+        plain, negated = (
+            np.bincount(stuck.columns, self._squares.take(k), stuck.width) for k in (first + wished, first - wished)
+        )
+        return plain.astype(np.float64), negated.astype(np.float64)
 
     def make_levels(self, weights: Ints, states: Bytes, places: tuple[Ints, Ints], digits: Ints) -> Levels:
         """Returns levels [arrays, rows, cols, slices] of weights in free cells, but for those at `places`.
 
         `places`: rows [n] and columns [n] of the weights with stuck cells, whose digits are `digits` [n, slices].
         """
-        levels = np.stack([held[weights + self.most] for held in self._free_levels])
+        wished = weights + self.most
+        levels = np.stack([held.take(wished, axis=0) for held in self._free_levels])
         rows, cols = places
         levels[:, rows, cols] = self.make_stuck_levels(states[:, rows, cols], digits)
         return levels
@@ -98,9 +113,9 @@ class ClosestValues:
         """Returns the digits [n, slices] of the nearest weights."""
         rows, places = self._rows(codes), self._places(wishes)
         digits = np.zeros((len(codes), self.layout.slices), np.int64)
-        for row in np.unique(rows):
-            at = np.flatnonzero(rows == row)
-            digits[at] = self._digits[row][places[at]]
+        order = np.argsort(rows, kind="stable")
+        for at in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1) if len(order) else ():
+            digits[at] = self._digits[rows[at[0]]][places[at]]
         return digits
 
     def _places(self, wishes: Ints) -> Ints:

@@ -29,6 +29,10 @@ class RepairedMatrix:
     weights: Ints
     errors: Floats
 
+    def take(self, cols: slice) -> "RepairedMatrix":
+        """Returns some of the columns."""
+        return RepairedMatrix(self.levels[:, :, cols], self.signs[cols], self.weights[:, cols], self.errors[cols])
+
 
 @dataclass(frozen=True, slots=True)
 class RepairMethod:
@@ -45,11 +49,16 @@ class RepairMethod:
     crossbars: bool = True
 
 
-def repair_matrix(matrix: Ints, states: Bytes, tables: ClosestValues, method: RepairMethod) -> RepairedMatrix:
-    """Returns the repaired matrix [rows, cols] on cells in `states` [arrays, rows, cols, slices]."""
-    layout, codes = tables.layout, tables.make_codes(states)
+def repair_matrix(
+    matrix: Ints, states: Bytes, tables: ClosestValues, method: RepairMethod, codes: Ints | None = None
+) -> RepairedMatrix:
+    """Returns the repaired matrix [rows, cols] on cells in `states` [arrays, rows, cols, slices].
+
+    Each column is repaired by itself, so matrices of one height can be repaired side by side. `codes`: of the states.
+    """
+    layout, codes = tables.layout, tables.make_codes(states) if codes is None else codes
     rows, cols = np.nonzero(codes)
-    wished = matrix[rows, cols]
+    wished, stuck = matrix[rows, cols], codes[rows, cols]
     signs = np.ones(matrix.shape[1], np.int64)
     weights = matrix.copy()
     if not method.compensate:
@@ -58,22 +67,30 @@ def repair_matrix(matrix: Ints, states: Bytes, tables: ClosestValues, method: Re
         weights[rows, cols] = layout.decode(held[:, :, None])[:, 0]
         return _made(matrix, weights, tables.make_levels(matrix, states, (rows, cols), digits), signs)
     if method.signs:
-        signs = np.where(_find_errors(matrix, tables.find_stuck(codes), tables)[1] > 0, -1, 1)
-    wished = wished * signs[cols]
-    weights[rows, cols] = tables.find_values(codes[rows, cols], wished) * signs[cols]
+        plain, negated = tables.find_squares(tables.find_stuck(codes[None]), matrix)
+        signs = np.where((negated < plain) & _may_negate(matrix, tables), -1, 1)
+    nearest = tables.find_values(stuck, wished * signs[cols]) * signs[cols]
+    weights[rows, cols] = nearest
     if method.sums and len(rows):
-        _keep_sums(matrix, weights, codes == 0, signs, layout.limits)
-    digits = tables.find_digits(codes[rows, cols], wished)
+        for side in (1, -1):
+            change = np.maximum(side * nearest, 0) - np.maximum(side * wished, 0)
+            surplus = np.bincount(cols, change, len(signs)).astype(np.int64)
+            _keep_sums(weights, codes, surplus, side, np.where(side * signs > 0, layout.limits[1], -layout.limits[0]))
+    digits = tables.find_digits(stuck, wished * signs[cols])
     return _made(matrix, weights, tables.make_levels(weights * signs, states, (rows, cols), digits), signs)
 
 
 def _made(matrix: Ints, weights: Ints, levels: Levels, signs: Ints) -> RepairedMatrix:
-    return RepairedMatrix(levels, signs, weights, ((weights - matrix) ** 2).sum(axis=0).astype(np.float64))
+    change = weights - matrix
+    return RepairedMatrix(levels, signs, weights, (change * change).sum(axis=0).astype(np.float64))
 
 
-def find_unrepaired_error(matrix: Ints, states: Bytes, tables: ClosestValues) -> float:
-    """Returns the sum of squared errors of a matrix whose cells are written as if none was stuck."""
-    rows, cols = np.nonzero(tables.make_codes(states))
+def find_unrepaired_error(matrix: Ints, states: Bytes, places: tuple[Ints, Ints], tables: ClosestValues) -> float:
+    """Returns the sum of squared errors of a matrix whose cells are written as if none was stuck.
+
+    `places`: rows and columns of the weights with stuck cells.
+    """
+    rows, cols = places
     stuck, wished = states[:, rows, cols], matrix[rows, cols]
     held = tables.make_stuck_levels(stuck, _clipped_digits(tables.layout, wished, stuck))
     return float(((tables.layout.decode(held[:, :, None])[:, 0] - wished) ** 2).sum())
@@ -89,76 +106,56 @@ def _clipped_digits(layout: CellLayout, wished: Ints, states: Bytes) -> Ints:
     return plus - np.where(states[1] == 0, np.maximum(-digits, 0), fixed[1])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MatrixStack:
-    """Matrices of one layout, with zeros around them. `weights` [n, rows, cols]; `rows`, `cols` [n]: their shapes.
+def estimate_errors(matrices: Sequence[Ints], codes: Ints, tables: ClosestValues) -> Floats:
+    """Returns the sum of squared errors of each matrix in each crossbar, [matrices, crossbars], before sums are kept.
 
-    `may_negate` [n, cols]: columns that cells can also store negated.
+    Columns have the best signs. `codes` [crossbars, rows, cols] may have more rows and columns than a matrix.
     """
-
-    weights: Ints
-    rows: Ints
-    cols: Ints
-    may_negate: npt.NDArray[np.bool_]
-
-    @classmethod
-    def make(cls, matrices: Sequence[Ints], tables: ClosestValues) -> "MatrixStack":
-        rows, cols = (np.array([m.shape[axis] for m in matrices], np.int64) for axis in (0, 1))
-        weights = np.zeros((len(matrices), int(rows.max()), int(cols.max())), np.int64)
-        for held, matrix in zip(weights, matrices, strict=True):
-            held[: len(matrix), : matrix.shape[1]] = matrix
-        return cls(weights, rows, cols, _may_negate(weights, tables))
-
-    def estimate_errors(self, codes: Ints, tables: ClosestValues) -> Floats:
-        """Returns the sums of squared errors [n] of the matrices on cells in `codes`, before sums are kept.
-
-        Columns have the best signs. `codes` [rows, cols] may be larger than the matrices.
-        """
-        count, height, width = self.weights.shape
-        stuck = tables.find_stuck(codes[:height, :width])
-        wished = self.weights[:, stuck.rows, stuck.cols]
-        inside = (stuck.rows < self.rows[:, None]) & (stuck.cols < self.cols[:, None])
-        numbers = (np.arange(count, dtype=np.int64)[:, None] * width + stuck.cols).reshape(-1)
-        plain, negated = (
-            np.bincount(numbers, (tables.find_squares(stuck, side * wished) * inside).ravel(), count * width)
-            for side in (1, -1)
-        )
-        best = np.where(self.may_negate.ravel(), np.minimum(plain, negated), plain)
-        return best.reshape(count, width).sum(axis=1).astype(np.float64)
+    errors = np.zeros((len(matrices), len(codes)))
+    stuck: dict[tuple[int, ...], StuckWeights] = {}
+    for error, matrix in zip(errors, matrices, strict=True):
+        rows, cols = matrix.shape
+        if matrix.shape not in stuck:
+            stuck[matrix.shape] = tables.find_stuck(codes[:, :rows, :cols])
+        plain, negated = (side.reshape(-1, cols) for side in tables.find_squares(stuck[matrix.shape], matrix))
+        error[:] = np.where(_may_negate(matrix, tables), np.minimum(plain, negated), plain).sum(axis=1)
+    return errors
 
 
-def _may_negate(weights: Ints, tables: ClosestValues) -> npt.NDArray[np.bool_]:
-    """Checks which columns of matrices [..., rows, cols] cells can also store negated."""
+def _may_negate(matrix: Ints, tables: ClosestValues) -> npt.NDArray[np.bool_]:
+    """Checks which columns of a matrix [rows, cols] cells can also store negated."""
     low, high = tables.layout.limits
     if low == -high:
-        return np.ones((*weights.shape[:-2], weights.shape[-1]), np.bool_)
-    return (-weights.max(axis=-2) >= low) & (-weights.min(axis=-2) <= high)
+        return np.ones(matrix.shape[1], np.bool_)
+    return (-matrix.max(axis=0) >= low) & (-matrix.min(axis=0) <= high)
 
 
-def _find_errors(matrix: Ints, stuck: StuckWeights, tables: ClosestValues) -> tuple[Floats, Floats]:
-    """Returns squared errors of columns [cols] as they are, and how much smaller they are if stored negated, if so."""
-    wished = matrix[stuck.rows, stuck.cols]
-    plain, negated = (
-        np.bincount(stuck.cols, tables.find_squares(stuck, side * wished), stuck.width).astype(np.float64)
-        for side in (1, -1)
-    )
-    return plain, np.where(_may_negate(matrix, tables), np.maximum(plain - negated, 0.0), 0.0)
+def _keep_sums(weights: Ints, codes: Ints, surplus: Ints, side: int, most: Ints) -> None:
+    """Changes free weights of one sign, `side`, by as little as possible, so that columns lose their surplus [cols].
+
+    `most` [cols]: the largest magnitude that a weight of this sign can have.
+    """
+    cols = np.flatnonzero(surplus)
+    if not len(cols):
+        return
+    lost, sizes = surplus[cols, None], side * weights[:, cols].T
+    room = np.where((codes[:, cols].T == 0) & (sizes > 0), np.where(lost > 0, sizes, most[cols, None] - sizes), 0)
+    weights[:, cols] -= (side * np.sign(lost) * _share_columns(room, np.abs(surplus[cols]))).T
 
 
-def _keep_sums(
-    wanted: Ints, weights: Ints, is_free: npt.NDArray[np.bool_], signs: Ints, limits: tuple[int, int]
-) -> None:
-    """Changes free weights by as little as possible, so that positive and negative weights have the wanted sums."""
-    columns = np.ascontiguousarray(is_free.T)
-    for side in (1, -1):
-        sided = np.ascontiguousarray(side * weights.T)
-        surplus = np.maximum(sided, 0).sum(axis=1) - np.maximum(side * wanted, 0).sum(axis=0)
-        for col in np.flatnonzero(surplus).tolist():
-            most = limits[1] if side * signs[col] > 0 else -limits[0]
-            at = np.flatnonzero(columns[col] & (sided[col] > 0))
-            sizes = sided[col, at]
-            room = sizes if surplus[col] > 0 else most - sizes
-            weights[at, col] -= side * np.sign(surplus[col]) * _shares(room, int(abs(surplus[col])))
+def _share_columns(room: Ints, totals: Ints) -> Ints:
+    """Splits a total [cols] for each row of `room` [cols, places] as `_shares` does."""
+    places = room.shape[1]
+    shares = np.zeros_like(room)
+    ones = totals <= np.count_nonzero(
+        room, axis=1
+    )  # then the places with the most room get 1 each, the first of equals
+    keys = room[ones] * places + np.arange(places)[::-1]
+    least = np.take_along_axis(np.sort(keys, axis=1), places - totals[ones, None], axis=1)
+    shares[ones] = keys >= least
+    for col in np.flatnonzero(~ones).tolist():
+        shares[col] = _shares(room[col], int(totals[col]))
+    return shares
 
 
 def _shares(room: Ints, total: int) -> Ints:
@@ -166,9 +163,6 @@ def _shares(room: Ints, total: int) -> Ints:
     if room.sum() <= total:
         return room
     order, shares = np.argsort(-room, kind="stable"), np.zeros_like(room)
-    if total <= np.count_nonzero(room):
-        shares[order[:total]] = 1
-        return shares
     left = room.copy()
     while total:
         open_places = order[left[order] > 0]

@@ -10,7 +10,7 @@ from raptor.common.errors import UserError
 from raptor.output.repair_files import RepairedLayer, RepairedPlace, RepairTable
 from raptor.target.arch import Target
 from raptor.target.avoid_defects import check_chip_fits
-from raptor.target.chip_file import CellState, Chip
+from raptor.target.chip_file import Chip
 from raptor.target.device_file import DeviceFile
 from raptor.tools.repair.choose_crossbars import CrossbarPart, PlacedPart, place_parts
 from raptor.tools.repair.closest_values import ClosestValues, Ints
@@ -136,22 +136,26 @@ class ProgramRepairer:
         squares = plain = 0.0
         for group, found in ((self.groups[k], repair.groups[k]) for k in numbers):
             states, matrix = found.read_states(repair.chip), group.matrix
+            places = np.nonzero(group.tables.make_codes(states))
+            change = found.weights - matrix
             counts["weights"] += matrix.size
-            counts["stuck"] += int((states != CellState.FREE).any(axis=(0, 3)).sum())
-            counts["changed"] += int((found.weights != matrix).sum())
+            counts["stuck"] += len(places[0])
+            counts["changed"] += int(np.count_nonzero(change))
             counts["negated"] += int((found.signs < 0).sum())
             counts["replaced"] += int((found.lines >= repair.chip.size.columns).sum())
             counts["wider"] += int(find_wider_columns(matrix, found.weights).sum())
-            squares += float(((found.weights - matrix) ** 2).sum())
-            plain += find_unrepaired_error(matrix, states, group.tables)
+            squares += float((change * change).sum())
+            plain += find_unrepaired_error(matrix, states, places, group.tables)
         error, before = (float(np.sqrt(s / max(1, counts["weights"]))) for s in (squares, plain))
         return RepairedLayer(node=node, **counts, error=error, unrepaired_error=before)
 
 
 def find_wider_columns(matrix: Ints, weights: Ints) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
     """Returns True for each column whose positive or negative sum is larger in `weights` than in `matrix`."""
-    sums = [np.maximum(side * w, 0).sum(axis=0) for side in (1, -1) for w in (matrix, weights)]
-    return (sums[1] > sums[0]) | (sums[3] > sums[2])
+    plus, minus = (
+        np.maximum(side * weights, 0).sum(axis=0) - np.maximum(side * matrix, 0).sum(axis=0) for side in (1, -1)
+    )
+    return (plus > 0) | (minus > 0)
 
 
 def _join(group: GroupParts, placed: Sequence[PlacedPart]) -> RepairedGroup:
