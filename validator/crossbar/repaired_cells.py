@@ -49,7 +49,7 @@ class RepairedGroup:
 
     def held_levels(self, states: States) -> Levels:
         """Returns the levels that the cells of a chip hold after `levels` are written."""
-        held, stuck = self.levels.copy(), np.flatnonzero(states)
+        held, stuck = self.levels.copy(), np.flatnonzero(states != CellState.FREE)
         highest = np.array(self.layout.highest, np.uint8)[stuck % self.layout.slices]
         held.ravel()[stuck] = np.where(states.ravel()[stuck] == CellState.ON, highest, np.uint8(0))
         return held
@@ -126,7 +126,8 @@ def _check_lines(group: RepairedGroup, size: ChipSize) -> None:
 
 def _check_cells(group: RepairedGroup, states: States) -> None:
     spans = (1 << np.array(group.layout.bits)) - 1
-    if (group.levels.max(axis=(0, 1, 2), initial=0) > np.maximum(spans, group.layout.highest)).any():
+    highest = group.levels.max(axis=(0, 1), initial=0).max(axis=0, initial=0)  # together they take ten times as long
+    if (highest > np.maximum(spans, group.layout.highest)).any():
         raise UserError(f"{CELLS}: {group.name}: a level is above the highest of its slice")
     dead = (states == CellState.DEAD) & (group.levels != 0)
     if dead.any():

@@ -33,8 +33,9 @@ class GroupLimit:
 def load_weights(folder: Path, manifest: OutputManifest, limits: list[list[GroupLimit]]) -> GroupWeights:
     """Reads the matrices of all cores, one per group. Raises `UserError` for missing, extra or oversized matrices."""
     matrices: list[Matrix] = []
+    known: dict[bytes, Matrix] = {}
     for core, groups in enumerate(limits):
-        matrices += _load_core(folder, manifest, core, groups)
+        matrices += _load_core(folder, manifest, core, groups, known)
     sizes = np.array([m.size for m in matrices], np.int64)
     return GroupWeights(
         values=_joined(matrices, integers=manifest.numbers != "float"),
@@ -55,7 +56,9 @@ def _joined(matrices: list[Matrix], *, integers: bool) -> Matrix:
     return np.concatenate([np.zeros(0, dtype), *(m.ravel().astype(dtype, copy=False) for m in matrices)])
 
 
-def _load_core(folder: Path, manifest: OutputManifest, core: int, groups: list[GroupLimit]) -> list[Matrix]:
+def _load_core(
+    folder: Path, manifest: OutputManifest, core: int, groups: list[GroupLimit], known: dict[bytes, Matrix]
+) -> list[Matrix]:
     npz, text = files.weights_name(core, "npz"), files.weights_name(core, "json")
     name = npz if npz in manifest.files else text
     where = str(folder / name)
@@ -66,7 +69,7 @@ def _load_core(folder: Path, manifest: OutputManifest, core: int, groups: list[G
     content, integers = file_access.read_bytes(folder, name, limit_bytes=_FILE_LIMIT_BYTES), manifest.numbers != "float"
     if name == npz:
         return _from_npz(content, groups, where, core, integers)
-    return _from_json(content, groups, where, core, integers)
+    return _from_json(content, groups, where, core, integers, known)
 
 
 def _check_names(found: set[str], groups: list[GroupLimit], where: str, core: int) -> None:
@@ -83,22 +86,37 @@ def _check_shape(shape: tuple[int, ...], limit: GroupLimit, where: str) -> None:
         raise UserError(f"{where}: a matrix of shape {shape} does not fit {limit.rows} rows and {limit.cols} columns")
 
 
-def _from_json(content: bytes, groups: list[GroupLimit], where: str, core: int, integers: bool) -> list[Matrix]:
+def _from_json(
+    content: bytes, groups: list[GroupLimit], where: str, core: int, integers: bool, known: dict[bytes, Matrix]
+) -> list[Matrix]:
+    """Parses the matrices of a core. `known`: by text, as replicas of a layer have the same on many cores."""
     try:
-        number = int if integers else float
-        raw = msgspec.json.decode(content, type=dict[str, list[list[number]]])
+        raw = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as e:
         raise UserError(f"{where}: expected an object of matrices: {e}") from e
     _check_names(set(raw), groups, where, core)
-    return [_json_matrix(raw.pop(str(g)), limit, f"{where}, group {g}", integers) for g, limit in enumerate(groups)]
+    found: list[Matrix] = []
+    for g, limit in enumerate(groups):
+        text, place = bytes(raw[str(g)]), f"{where}, group {g}"
+        if text not in known:
+            known[text] = _json_matrix(text, place, integers)
+        _check_shape(known[text].shape, limit, place)
+        found.append(known[text])
+    return found
 
 
-def _json_matrix(rows: list[list[float]], limit: GroupLimit, where: str, integers: bool) -> Matrix:
+def _json_matrix(text: bytes, where: str, integers: bool) -> Matrix:
+    number = int if integers else float
+    try:
+        rows = msgspec.json.decode(text, type=list[list[number]])
+    except (msgspec.DecodeError, RecursionError) as e:
+        raise UserError(f"{where}: expected an object of matrices: {e}") from e
     widths = {len(row) for row in rows}
     if len(widths) != 1:
         raise UserError(f"{where}: expected rows of one length, found lengths {sorted(widths)[:4]}")
     shape = len(rows), widths.pop()
-    _check_shape(shape, limit, where)
+    if not shape[1]:
+        return np.zeros(shape, np.int16 if integers else np.float32)
     if integers:
         return _int16(rows, shape, where)
     with np.errstate(over="ignore"):
@@ -107,7 +125,7 @@ def _json_matrix(rows: list[list[float]], limit: GroupLimit, where: str, integer
 
 def _int16(rows: list[list[float]], shape: tuple[int, int], where: str) -> Matrix:
     limits = np.iinfo(np.int16)
-    try:  # an array of lists of lists would take three times as long
+    try:
         weights = np.fromiter(chain.from_iterable(rows), np.int64, shape[0] * shape[1])
     except OverflowError:
         weights = None

@@ -165,23 +165,24 @@ def assign_rows(costs: Floats) -> list[int]:
     The Hungarian method with potentials, row by row; n x n x m steps (Kuhn 1955, Jonker and Volgenant 1987).
     """
     n, m = costs.shape
-    row_potential, col_potential = np.zeros(n + 1), np.zeros(m + 1)
-    owner, before = np.full(m + 1, n), np.zeros(m + 1, np.int64)
+    row_potential, col_potential = np.zeros(n), np.zeros(m)
+    owner, before = np.full(m + 1, n), np.zeros(m, np.int64)
     for row in range(n):
-        owner[m] = row
-        least, seen, col = np.full(m + 1, np.inf), np.zeros(m + 1, bool), m
-        while owner[col] != n:
-            seen[col] = True
-            here = int(owner[col])
-            reduced = costs[here] - row_potential[here] - col_potential[:m]
-            nearer = ~seen[:m] & (reduced < least[:m])
-            least[:m][nearer], before[:m][nearer] = reduced[nearer], col
-            following = int(np.argmin(np.where(seen[:m], np.inf, least[:m])))
-            step = least[following]
-            row_potential[owner[seen]] += step
-            col_potential[seen] -= step
-            least[~seen] -= step
-            col = following
+        owner[m] = row  # column m stands for the start of the shortest path to a free column
+        seen, distances = [m], [0.0]
+        least, blocked = np.full(m, np.inf), col_potential.copy()
+        while owner[seen[-1]] != n:
+            here = int(owner[seen[-1]])
+            lengths = costs[here] + (distances[-1] - row_potential[here]) - blocked
+            before[lengths < least] = seen[-1]
+            np.minimum(least, lengths, out=least)
+            following = int(least.argmin())
+            seen.append(following)
+            distances.append(float(least[following]))
+            least[following], blocked[following] = np.inf, -np.inf
+        col, left = seen.pop(), distances.pop() - np.array(distances)
+        row_potential[owner[seen]] += left
+        col_potential[seen[1:]] -= left[1:]
         while col != m:
             earlier = int(before[col])
             owner[col], col = owner[earlier], earlier

@@ -50,6 +50,7 @@ class ClosestValues:
         self._values = np.zeros((0, 2 * self.most + 1), np.int32)
         self._squares = np.zeros((0, 2 * self.most + 1))
         self._digits: list[Ints] = []
+        self._unrepaired = np.zeros((0, 2 * self.most + 1), np.int64)
         every = np.clip(np.arange(-self.most, self.most + 1), low, high)[None]
         free = np.zeros((layout.arrays, 1, every.size, layout.slices), np.uint8)
         self._free_levels = digits_to_levels(layout, free_digits(layout, every), free)[:, 0]
@@ -60,27 +61,30 @@ class ClosestValues:
         stuck = np.zeros(states.shape[1:3], np.bool_)
         for array, k in places:
             stuck |= states[array, :, :, k] != CellState.FREE
-        rows, cols = np.nonzero(stuck)
-        codes = np.zeros(len(rows), np.int64)
+        at = np.flatnonzero(stuck)
+        codes = np.zeros(len(at), np.int64)
         for array, k in places:
-            kinds = states[array, rows, cols, k]
+            kinds = states[array, :, :, k].reshape(-1)[at]
             codes = codes * _STATES + np.where(kinds == CellState.DEAD, np.uint8(CellState.OFF), kinds)
         found = np.zeros(stuck.shape, np.int64)
-        found[rows, cols] = codes
+        found.ravel()[at] = codes
         return found
 
-    def find_values(self, codes: Ints, wishes: Ints) -> Ints:
-        """Returns the nearest weights [n] for sets of stuck cells [n] and wishes [n]."""
-        rows = self._rows(codes)  # the tables may grow
-        return self._values[rows, self._places(wishes)].astype(np.int64)
+    def find_values(self, stuck: "StuckWeights", wishes: Ints) -> Ints:
+        """Returns the nearest weights [n] to wishes [n] for stuck weights."""
+        return self._values[stuck.tables, self._places(wishes)].astype(np.int64)
+
+    def find_unrepaired(self, stuck: "StuckWeights", wishes: Ints) -> Ints:
+        """Returns what stuck weights [n] are if their cells are written as if none was stuck."""
+        return self._unrepaired[stuck.tables, self._places(wishes)]
 
     def find_stuck(self, codes: Ints) -> "StuckWeights":
         """Returns the weights of `codes` [crossbars, rows, cols] that have stuck cells."""
-        crossbars, rows, cols = np.nonzero(codes)
-        tables = self._rows(codes[crossbars, rows, cols])
-        _, height, width = codes.shape
-        columns = crossbars * width + cols
-        return StuckWeights((height, width), len(codes) * width, rows * width + cols, columns, tables)
+        count, height, width = codes.shape
+        at = np.flatnonzero(codes != 0)
+        crossbars, places = np.divmod(at, height * width)
+        columns = crossbars * width + places % width
+        return StuckWeights((height, width), count * width, places, columns, self._rows(codes.reshape(-1)[at]))
 
     def find_squares(self, stuck: "StuckWeights", matrix: Ints) -> tuple[Doubles, Doubles]:
         """Returns the sums of squared errors of a matrix [rows, cols] in each column of `stuck`, [crossbars x cols].
@@ -99,23 +103,32 @@ class ClosestValues:
 
         `places`: rows [n] and columns [n] of the weights with stuck cells, whose digits are `digits` [n, slices].
         """
-        wished = weights + self.most
-        levels = np.stack([held.take(wished, axis=0) for held in self._free_levels])
+        levels = self._make_free_levels(weights)
         rows, cols = places
-        levels[:, rows, cols] = self.make_stuck_levels(states[:, rows, cols], digits)
+        levels[:, rows, cols] = digits_to_levels(self.layout, digits[:, None], states[:, rows, cols][:, :, None])[
+            :, :, 0
+        ]
         return levels
 
-    def make_stuck_levels(self, states: Bytes, digits: Ints) -> Levels:
-        """Returns levels [arrays, n, slices] of cells in `states` [arrays, n, slices] with these digits [n, slices]."""
-        return digits_to_levels(self.layout, digits[:, None], states[:, :, None])[:, :, 0]
+    def make_unrepaired_levels(self, weights: Ints, states: Bytes) -> Levels:
+        """Returns levels of weights that are written as if no cell was stuck: what the cells then hold."""
+        return self._hold(self._make_free_levels(weights), states)
 
-    def find_digits(self, codes: Ints, wishes: Ints) -> Ints:
+    def _make_free_levels(self, weights: Ints) -> Levels:
+        wished = weights + self.most
+        return np.stack([held.take(wished, axis=0) for held in self._free_levels])
+
+    def _hold(self, levels: Levels, states: Bytes) -> Levels:
+        highest = np.array(self.layout.highest, np.uint8)
+        return np.where(states == CellState.FREE, levels, np.where(states == CellState.ON, highest, np.uint8(0)))
+
+    def find_digits(self, stuck: "StuckWeights", wishes: Ints) -> Ints:
         """Returns the digits [n, slices] of the nearest weights."""
-        rows, places = self._rows(codes), self._places(wishes)
-        digits = np.zeros((len(codes), self.layout.slices), np.int64)
-        order = np.argsort(rows, kind="stable")
-        for at in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1) if len(order) else ():
-            digits[at] = self._digits[rows[at[0]]][places[at]]
+        places = self._places(wishes)
+        digits = np.zeros((len(places), self.layout.slices), np.int64)
+        order = np.argsort(stuck.tables, kind="stable")
+        for at in np.split(order, np.flatnonzero(np.diff(stuck.tables[order])) + 1) if len(order) else ():
+            digits[at] = self._digits[stuck.tables[at[0]]][places[at]]
         return digits
 
     def _places(self, wishes: Ints) -> Ints:
@@ -133,6 +146,7 @@ class ClosestValues:
         tables = [self._make_table(int(code)) for code in missing]
         self._codes += missing.tolist()
         self._values = np.vstack([self._values, *(values for values, _ in tables)])
+        self._unrepaired = np.vstack([self._unrepaired, *(self._make_unrepaired(int(code)) for code in missing)])
         self._squares = (self._values - np.arange(-self.most, self.most + 1)) ** 2.0
         self._digits += [digits for _, digits in tables]
         return self._rows(codes)
@@ -141,6 +155,11 @@ class ClosestValues:
         sums, digits = list_sums(self.layout, split_code(self.layout, code))
         best = nearest(sums, np.arange(-self.most, self.most + 1))
         return sums[best].astype(np.int32)[None], digits[best]
+
+    def _make_unrepaired(self, code: int) -> Ints:
+        """Returns what cells hold for each wish, [1, wishes], if they are written as if none was stuck."""
+        states = np.array(split_code(self.layout, code), np.uint8)[:, None, None]
+        return self.layout.decode(self._hold(self._free_levels[:, None], states))
 
 
 def split_code(layout: CellLayout, code: int) -> tuple[tuple[int, ...], ...]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.tools.repair.closest_values import Bytes, ClosestValues, Ints, StuckWeights, free_digits
-from validator.crossbar.cell_layout import CellLayout, Levels
+from raptor.tools.repair.closest_values import Bytes, ClosestValues, Ints, StuckWeights
+from validator.crossbar.cell_layout import Levels
 
 Floats = npt.NDArray[np.float64]
 
@@ -57,17 +57,16 @@ def repair_matrix(
     Each column is repaired by itself, so matrices of one height can be repaired side by side. `codes`: of the states.
     """
     layout, codes = tables.layout, tables.make_codes(states) if codes is None else codes
-    rows, cols = np.nonzero(codes)
-    wished, stuck = matrix[rows, cols], codes[rows, cols]
+    stuck = tables.find_stuck(codes[None])
+    rows, cols = np.divmod(stuck.places, matrix.shape[1])
+    wished = matrix[rows, cols]
     signs = np.ones(matrix.shape[1], np.int64)
     weights = matrix.copy()
     if not method.compensate:
-        digits = _clipped_digits(layout, wished, states[:, rows, cols])
-        held = tables.make_stuck_levels(states[:, rows, cols], digits)
-        weights[rows, cols] = layout.decode(held[:, :, None])[:, 0]
-        return _made(matrix, weights, tables.make_levels(matrix, states, (rows, cols), digits), signs)
+        weights[rows, cols] = tables.find_unrepaired(stuck, wished)
+        return _made(matrix, weights, tables.make_unrepaired_levels(matrix, states), signs)
     if method.signs:
-        plain, negated = tables.find_squares(tables.find_stuck(codes[None]), matrix)
+        plain, negated = tables.find_squares(stuck, matrix)
         signs = np.where((negated < plain) & _may_negate(matrix, tables), -1, 1)
     nearest = tables.find_values(stuck, wished * signs[cols]) * signs[cols]
     weights[rows, cols] = nearest
@@ -81,29 +80,10 @@ def repair_matrix(
 
 
 def _made(matrix: Ints, weights: Ints, levels: Levels, signs: Ints) -> RepairedMatrix:
-    change = weights - matrix
-    return RepairedMatrix(levels, signs, weights, (change * change).sum(axis=0).astype(np.float64))
-
-
-def find_unrepaired_error(matrix: Ints, states: Bytes, places: tuple[Ints, Ints], tables: ClosestValues) -> float:
-    """Returns the sum of squared errors of a matrix whose cells are written as if none was stuck.
-
-    `places`: rows and columns of the weights with stuck cells.
-    """
-    rows, cols = places
-    stuck, wished = states[:, rows, cols], matrix[rows, cols]
-    held = tables.make_stuck_levels(stuck, _clipped_digits(tables.layout, wished, stuck))
-    return float(((tables.layout.decode(held[:, :, None])[:, 0] - wished) ** 2).sum())
-
-
-def _clipped_digits(layout: CellLayout, wished: Ints, states: Bytes) -> Ints:
-    """Returns the digits [n, slices] of weights [n] that are written as if no cell was stuck, pairs cell by cell."""
-    digits = free_digits(layout, wished)
-    if layout.arrays == 1:
-        return digits
-    fixed = np.where(states == 2, np.array(layout.highest, np.int64), 0)
-    plus = np.where(states[0] == 0, np.maximum(digits, 0), fixed[0])
-    return plus - np.where(states[1] == 0, np.maximum(-digits, 0), fixed[1])
+    at = np.flatnonzero(weights != matrix)
+    squares = (weights.ravel()[at] - matrix.ravel()[at]) ** 2
+    errors = np.bincount(at % len(signs), squares, len(signs)).astype(np.float64)
+    return RepairedMatrix(levels, signs, weights, errors)
 
 
 def estimate_errors(matrices: Sequence[Ints], codes: Ints, tables: ClosestValues) -> Floats:

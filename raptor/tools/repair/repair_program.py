@@ -14,7 +14,7 @@ from raptor.target.chip_file import Chip
 from raptor.target.device_file import DeviceFile
 from raptor.tools.repair.choose_crossbars import CrossbarPart, PlacedPart, place_parts
 from raptor.tools.repair.closest_values import ClosestValues, Ints
-from raptor.tools.repair.repair_matrix import RepairMethod, find_unrepaired_error
+from raptor.tools.repair.repair_matrix import RepairMethod
 from validator.crossbar.cell_layout import CellLayout
 from validator.crossbar.chip_parameters import ChipSetup
 from validator.crossbar.chip_programming import list_group_uses
@@ -135,25 +135,28 @@ class ProgramRepairer:
         counts = dict.fromkeys(("weights", "stuck", "changed", "negated", "replaced", "wider"), 0)
         squares = plain = 0.0
         for group, found in ((self.groups[k], repair.groups[k]) for k in numbers):
-            states, matrix = found.read_states(repair.chip), group.matrix
-            places = np.nonzero(group.tables.make_codes(states))
-            change = found.weights - matrix
+            matrix, tables = group.matrix, group.tables
+            stuck = tables.find_stuck(tables.make_codes(found.read_states(repair.chip))[None])
+            wished = matrix.ravel()[stuck.places]
+            changed = np.flatnonzero(found.weights != matrix)
             counts["weights"] += matrix.size
-            counts["stuck"] += len(places[0])
-            counts["changed"] += int(np.count_nonzero(change))
+            counts["stuck"] += len(wished)
+            counts["changed"] += len(changed)
             counts["negated"] += int((found.signs < 0).sum())
             counts["replaced"] += int((found.lines >= repair.chip.size.columns).sum())
             counts["wider"] += int(find_wider_columns(matrix, found.weights).sum())
-            squares += float((change * change).sum())
-            plain += find_unrepaired_error(matrix, states, places, group.tables)
+            squares += float(((found.weights.ravel()[changed] - matrix.ravel()[changed]) ** 2).sum())
+            plain += float(((tables.find_unrepaired(stuck, wished) - wished) ** 2).sum())
         error, before = (float(np.sqrt(s / max(1, counts["weights"]))) for s in (squares, plain))
         return RepairedLayer(node=node, **counts, error=error, unrepaired_error=before)
 
 
 def find_wider_columns(matrix: Ints, weights: Ints) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
     """Returns True for each column whose positive or negative sum is larger in `weights` than in `matrix`."""
+    at, width = np.flatnonzero(matrix != weights), matrix.shape[1]
+    before, after = matrix.ravel()[at], weights.ravel()[at]
     plus, minus = (
-        np.maximum(side * weights, 0).sum(axis=0) - np.maximum(side * matrix, 0).sum(axis=0) for side in (1, -1)
+        np.bincount(at % width, np.maximum(side * after, 0) - np.maximum(side * before, 0), width) for side in (1, -1)
     )
     return (plus > 0) | (minus > 0)
 
