@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +22,17 @@ from raptor.common.files.directory_lock import lock_directory
 from raptor.common.option_spelling import spell_option
 from raptor.common.options.option_values import StreamFormat, WeightFormat
 from raptor.common.process.thread_pool import CheckedThreadPool
-from raptor.mapping.mapping_file import MappingFile
 from raptor.output import files, repair_files, round_files
-from raptor.output.compile_report import CompileReport
 from raptor.output.decoder_files import DecoderFile
 from raptor.output.machine_files import Content, FileForms, MachineFiles
 from raptor.target import arch
 from raptor.target.arch import Target, arch_json
 from raptor.target.chip_file import chip_to_json
 from raptor.target.device_file import DeviceFile
+
+if TYPE_CHECKING:  # they import the compiler, which a repair does not need
+    from raptor.mapping.mapping_file import MappingFile
+    from raptor.output.compile_report import CompileReport
 
 ConstantArray = npt.NDArray[np.float32 | np.int32 | np.uint8]
 
@@ -62,8 +64,8 @@ class ProgramArtifacts:
     integers: files.IntegerProofs | None
     options: Mapping[str, Any]
     memory: files.MemoryMap
-    mapping: MappingFile
-    report: CompileReport
+    mapping: "MappingFile"
+    report: "CompileReport"
     machine: MachineFiles
     backend: str
     constants: ConstantArray
@@ -162,7 +164,7 @@ class HostedArtifacts:
     crossings: tuple[files.BorderTensor, ...]
     segments: tuple[SegmentArtifacts, ...]
     host_nodes: tuple[files.HostNode, ...]
-    report: CompileReport
+    report: "CompileReport"
     onnx_bytes: bytes
     rounds: round_files.RoundList | None = None
     device: DeviceFile | None = None

@@ -47,8 +47,13 @@ class CellLayout:
 
     def decode(self, levels: Levels) -> Ints:
         """Returns the weights [rows, cols] of levels [arrays, rows, cols, slices]."""
-        digits = levels[0].astype(np.int64) - (levels[1] if self.arrays == 2 else 0)
-        return digits @ np.array(self.powers, np.int64) + self.constant
+        digits = levels[0].astype(np.int16)
+        if self.arrays == 2:
+            digits -= levels[1]
+        weights = np.full(digits.shape[:-1], self.constant, np.int64)
+        for k, power in enumerate(self.powers):  # a product with a vector of few integers takes four times as long
+            weights += digits[..., k] * np.int64(power)
+        return weights
 
     def make_planes(self, levels: Levels, signs: Ints) -> CellPlanes:
         """Returns the planes of levels whose columns [cols] hold the weights times `signs`."""

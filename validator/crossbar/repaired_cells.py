@@ -72,9 +72,13 @@ def gather_states(
     found = np.zeros(shape, np.uint8)
     for k, crossbar in enumerate(crossbars):
         part = slice(k * width, min((k + 1) * width, cols))
+        columns = lines[part].ravel()
+        first, last = int(columns[0]), int(columns[-1])
+        has_spares = last - first != len(columns) - 1 or (np.diff(columns) != 1).any()
+        held = columns if has_spares else slice(first, last + 1)
         for array in range(arrays):
             states = chip.read_states(core, crossbar, array)[:rows]
-            found[array, :, part] = states[:, lines[part].ravel()].reshape(rows, -1, slices)
+            found[array, :, part] = states[:, held].reshape(rows, -1, slices)
     return found
 
 
