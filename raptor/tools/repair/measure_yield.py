@@ -106,12 +106,13 @@ def measure_yield(
     device: DeviceFile | None,
     settings: dict[str, str],
     task: YieldTask,
-    tick: Callable[[int, int, float], None] = lambda done, count, seconds: None,
+    tick: Callable[[int, int, float], None] = lambda done, count, left_s: None,
 ) -> YieldReport:
     """Draws chips, repairs a program for each, and measures its accuracy on labelled data.
 
-    Threads share the chips. `tick` is called after each chip, in order, with the number of chips that are done, of all,
-    and with seconds so far. Raises `UserError` for a program, data or settings that do not do.
+    Threads share the chips. `tick` is called after each chip, in order, with the number of chips that are done, the
+    number of all, and the seconds that the others are expected to take. Raises `UserError` for a program, data or
+    settings that do not do.
     """
     require_one_segment(out, "yield")
     program = replace(load_output(out), repair=None, crossbars=None)
@@ -122,19 +123,20 @@ def measure_yield(
     rule.check_labels(read, data)
     if read.labels is None:
         raise UserError(f"{data}: has no labels, without which there is no accuracy")
-    start, count, workers = perf_counter(), len(task.rates) * task.chips, task.workers or default_workers()
+    count, workers = len(task.rates) * task.chips, task.workers or default_workers()
     threads = min(workers, count)
     measured = _OfThreads(lambda: ProgramRepairer(program, target, setup), read, task, workers // threads)
     exact = measured.find().top1(program)
     chips = [(rate, task.seed + number) for rate in task.rates for number in range(task.chips)]
     found: dict[tuple[float, str], list[float]] = {(rate, name): [] for rate in task.rates for name in task.methods}
+    start = perf_counter()  # the program without defects has compiled the kernels
     with CheckedThreadPool(max_workers=threads) as pool:
         parts = (chips[at : at + _AT_ONCE] for at in range(0, count, _AT_ONCE))
         results = (result for part in parts for result in pool.map(measured.measure, part))
         for done, ((rate, _), tops) in enumerate(zip(chips, results, strict=True), 1):
             for name, top1 in tops:
                 found[rate, name].append(top1)
-            tick(done, count, perf_counter() - start)
+            tick(done, count, (perf_counter() - start) * (count / max(done, threads) - 1))
     points = [_point(rate, name, np.array(top1), task.least) for (rate, name), top1 in found.items()]
     return YieldReport(
         model=program.manifest.model,

@@ -75,14 +75,14 @@ def yield_command(
 
 
 def _tell_time(quiet: bool) -> Callable[[int, int, float], None]:
-    """Returns a function that tells, after the second chip, how long all chips will take."""
+    """Returns a function that tells, after the first chip, how long the others will take."""
     from raptor.common.terminal.console import LiteralConsole
 
     told = LiteralConsole(stderr=True)
 
-    def tick(done: int, count: int, seconds: float) -> None:
-        if done == 2 and not quiet and count > done:  # the first chip also pays for kernels that are compiled once
-            told.print(f"{count} chips: about {seconds / done * count / 60:.1f} min")
+    def tick(done: int, count: int, left_s: float) -> None:
+        if done == 1 and not quiet and count > done:
+            told.print(f"{count} chips: time left {left_s:.0f} s")
 
     return tick
 

@@ -24,7 +24,12 @@ from raptor.tools.repair.chip_writer import make_size
 from raptor.tools.repair.choose_crossbars import CrossbarPart, assign_rows, place_parts
 from raptor.tools.repair.closest_values import ClosestValues, list_sums, nearest
 from raptor.tools.repair.draw_defects import DefectRates, draw_chip
-from raptor.tools.repair.repair_matrix import RepairMethod, repair_matrix
+from raptor.tools.repair.measure_yield import METHODS
+from raptor.tools.repair.repair_matrix import (
+    RepairMethod,
+    _share_columns,  # pyright: ignore[reportPrivateUsage]
+    repair_matrix,
+)
 from raptor.tools.repair.repair_output import repair_output
 from tests.tiny_models import make_model, node, random
 from validator.checks import check
@@ -111,6 +116,33 @@ def test_a_repaired_matrix(encoding: str, rate: float):
     low, high = layout.limits
     assert found.weights.min() >= min(low, -high)
     assert found.weights.max() <= max(high, -low)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_columns_are_repaired_by_themselves(encoding: str):
+    """All columns at once give what each column gives, for each method and rates with many and few stuck cells."""
+    for rate, method in product((0.004, 0.05, 0.4), METHODS.values()):
+        matrix, states, tables = random_case(encoding, rate, 7)
+        found = repair_matrix(matrix, states, tables, method)
+        for col in range(matrix.shape[1]):
+            one = repair_matrix(matrix[:, [col]], states[:, :, [col]], tables, method)
+            for name in ("levels", "signs", "weights", "errors"):
+                assert np.array_equal(getattr(found.take(slice(col, col + 1)), name), getattr(one, name)), name
+
+
+def test_each_column_has_the_least_largest_shares():
+    """Shares of a total: the sum, no more than the room, and each unit goes where most room is left."""
+    rng = np.random.default_rng(3)
+    for _ in range(100):
+        room = rng.integers(0, 5, (6, 9))
+        totals = rng.integers(1, 30, 6)
+        shares = _share_columns(room, totals)
+        assert (shares <= room).all()
+        assert (shares >= 0).all()
+        assert np.array_equal(shares.sum(axis=1), np.minimum(totals, room.sum(axis=1)))
+        for col in np.flatnonzero(totals <= (room > 0).sum(axis=1)).tolist():
+            largest = np.argsort(-room[col], kind="stable")[: totals[col]]
+            assert np.flatnonzero(shares[col]).tolist() == sorted(largest.tolist())
 
 
 def test_dead_cells_hold_nothing():

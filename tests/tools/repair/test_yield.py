@@ -1,5 +1,6 @@
 """`raptor yield`: shares of chips, equal to those of repaired programs, and what is refused."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from raptor.target.chip_file import make_chip
 from raptor.tools.cli.app import build_commands
 from raptor.tools.repair.chip_writer import make_size
 from raptor.tools.repair.draw_defects import DefectRates, draw_chip
-from raptor.tools.repair.measure_yield import YieldReport
+from raptor.tools.repair.measure_yield import YieldReport, YieldTask, measure_yield
 from raptor.tools.repair.repair_output import repair_output
 from raptor.tools.repair.yield_plot import draw_yield
 from validator.accuracy.measure import measure_accuracy
@@ -120,3 +121,31 @@ def test_the_number_of_threads_changes_nothing(folder: Path):
         for n in ("1", "3")
     ]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("workers", "left_s"), [(1, [20, 10, 0]), (2, [5, 10, 0])])
+def test_time_left(folder: Path, monkeypatch: pytest.MonkeyPatch, workers: int, left_s: list[float]):
+    """Each chip ends 10 s after the one before; when one of two threads ends, the other has done as much."""
+    monkeypatch.setattr("raptor.tools.repair.measure_yield.perf_counter", itertools.count(0, 10).__next__)
+    task = YieldTask(
+        rates=[0.01],
+        others=DefectRates(),
+        methods=["nearest"],
+        chips=3,
+        seed=0,
+        least=0.9,
+        candidates=6,
+        spare_columns=0,
+        workers=workers,
+    )
+    told: list[tuple[int, int, float]] = []
+    settings = {"encoding": "differential_analog"}
+    measure_yield(folder / "out", folder / "test.npz", 2, None, settings, task, lambda *what: told.append(what))
+    assert told == [(k, 3, pytest.approx(left)) for k, left in enumerate(left_s, 1)]
+
+
+def test_time_is_told_after_the_first_chip(folder: Path):
+    words = ("--data", str(folder / "test.npz"), "--samples", "2", "--rates", "0.01", "--candidates", "6", *WITH)
+    assert "2 chips: time left " in invoke("yield", str(folder / "out"), *words, "--chips", "2").stderr
+    for more in (("--chips", "2", "-q"), ("--chips", "1")):
+        assert "time left" not in invoke("yield", str(folder / "out"), *words, *more).stderr
