@@ -9,7 +9,7 @@ many lines. It becomes a pool over all pixels of the same line with n tokens as 
 then pools the pixels that it has (`raptor.spatial.lowering.line_pools`).
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np

@@ -121,7 +121,7 @@ def _of_views(graph: Graph, arch: Target) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in graph.nodes if views else ():
         if isinstance(node.operator, Elementwise) and views.issuperset(node.inputs):
-            layer = next(find_line_readers(graph, readers, node.inputs[0]), None)
+            layer, _ = next(find_line_readers(graph, readers, node.inputs[0]), (None, 0))
             if layer is not None and is_token_layout(graph.tensors[node.output].image):
                 found[node.output] = filter_key(layer)
     return found
