@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from raptor.graph.ir import Dot, Graph, Indices, Map, Move, Node, Operator, Pool, Rename, Softmax, Tensor
+from raptor.graph.constant_arrays import drop_repetitions
+from raptor.graph.ir import Constant, Dot, Graph, Indices, Map, Move, Node, Operator, Pool, Rename, Softmax, Tensor
 from raptor.graph.streaming_layout import can_stream, drop_unused_moves
 from raptor.graph.window import Window
 from raptor.target.tensor_layout import Image
@@ -30,6 +31,8 @@ def reduce_in_place(graph: Graph) -> Graph:
     for node in graph.nodes:
         if isinstance(node.operator, Softmax) and node.output not in multiplied:
             rewriter.lower_softmax(node, makers.get(node.inputs[0]))
+        elif isinstance(node.operator, Map | Rename) and rewriter.are_moved(node):
+            rewriter.map_unmoved(node, node.operator)
         elif isinstance(node.operator, Pool):
             rewriter.merge_columns(node, node.operator, makers)
         else:
@@ -50,10 +53,14 @@ def _multiplied(graph: Graph) -> Container[str]:
 
 @dataclass(slots=True)
 class _Rewriter:
-    """The nodes of the new graph so far, and its tensors."""
+    """The nodes of the new graph so far, and its tensors.
+
+    unmoved: for results in the layout of a softmax, the equal tensor in place, and the move that makes one of the other.
+    """
 
     tensors: dict[str, Tensor]
     nodes: list[Node] = field(default_factory=list[Node])
+    unmoved: dict[str, tuple[str, Move]] = field(default_factory=dict[str, tuple[str, Move]])
 
     def lower_softmax(self, node: Node, move: Node | None) -> None:
         """Adds a softmax of moved pixels as functions of the pixels, and the move of their results; others as is."""
@@ -61,14 +68,47 @@ class _Rewriter:
         if source is None:
             self.nodes.append(node)
             return
-        assert move is not None and isinstance(move.operator, Move)
+        assert move is not None
+        assert isinstance(move.operator, Move)
         name, window, spread = source
         image = self.tensors[name].image
         shifted = self._add(node, Map("sub", (0, 1)), (name, self._pool(node, "max", name, window, spread)), image)
         raised = self._add(node, Map("exp", (0,)), (shifted,), image)
         total = self._pool(node, "sum", raised, window, spread)
         shares = self._add(node, Map("div", (0, 1)), (raised, total), image)
-        self.nodes.append(replace(node, operator=move.operator, inputs=(shares,)))
+        self._add_moved(node, shares, move.operator)
+
+    def are_moved(self, node: Node) -> bool:
+        """Checks whether a function reads results of softmaxes in place alone, all moved alike, in their layout."""
+        found = [self.unmoved.get(name) for name in node.inputs]
+        alike = {id(each[1]) for each in found if each is not None}
+        pixels = {
+            (self.tensors[name].image.pixels, self.tensors[name].image.channels) for name in (*node.inputs, node.output)
+        }
+        return None not in found and len(alike) == 1 and len(pixels) == 1
+
+    def map_unmoved(self, node: Node, operator: Map | Rename) -> None:
+        """Adds a function of results in place, and the move of its results."""
+        inputs = tuple(self.unmoved[name][0] for name in node.inputs)
+        move = self.unmoved[node.inputs[0]][1]
+        if isinstance(operator, Rename):
+            self._add_moved(node, inputs[0], move)
+            return
+        image, made = self.tensors[inputs[0]].image, self.tensors[node.output].image
+
+        def in_place(constant: Constant) -> Constant:
+            values = np.empty(image.elements, constant.pixels.dtype)
+            shape = made.rows, made.width, made.channels
+            values[move.sources.reshape(-1)] = np.broadcast_to(constant.pixels, shape).reshape(-1)
+            return Constant(drop_repetitions(values.reshape(image.rows, image.width, image.channels)))
+
+        operands = tuple(o if isinstance(o, int) else in_place(o) for o in operator.operands)
+        self._add_moved(node, self._add(node, replace(operator, operands=operands), inputs, image), move)
+
+    def _add_moved(self, node: Node, name: str, move: Move) -> None:
+        """Adds the move that makes the result of a node of a tensor in place."""
+        self.nodes.append(replace(node, operator=move, inputs=(name,)))
+        self.unmoved[node.output] = name, move
 
     def _reduced_pixels(self, move: Node | None) -> tuple[str, Window, Indices] | None:
         """Returns the tensor whose pixels a move turns into channels, the window over them, and how results spread.
