@@ -55,7 +55,7 @@ def _multiplied(graph: Graph) -> Container[str]:
 class _Rewriter:
     """The nodes of the new graph so far, and its tensors.
 
-    unmoved: for results in the layout of a softmax, the equal tensor in place, and the move that makes one of the other.
+    unmoved: for results in the layout of a softmax, the equal tensor in place, and the move from there to the result.
     """
 
     tensors: dict[str, Tensor]
