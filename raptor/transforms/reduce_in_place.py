@@ -131,7 +131,7 @@ class _Rewriter:
         ):
             groups = made.reshape(-1)[sources // channels] * channels + sources % channels
             alike = (groups == groups[:, :1]).all() and len(np.unique(groups[:, 0])) == len(groups)
-            if alike and sources.shape[1] == kernel[0] * kernel[1] and np.unique(sources).size == sources.size:
+            if alike and np.unique(sources).size == sources.size:
                 return name, _window((rows, width), kernel), made.reshape(-1)
         return None
 

@@ -26,6 +26,7 @@ from raptor.graph.ir import Move
 from raptor.graph.streaming_layout import can_stream
 from raptor.mapping.decision import LineGrid, LineUnfolding
 from raptor.mapping.evaluation.evaluate import evaluate
+from raptor.mapping.modes.epilogue_cost import find_epilogues
 from raptor.mapping.modes.line_readers import find_line_readers, reading_cells
 from raptor.mapping.strategies import ROWS
 from raptor.options import ChipOptions
@@ -142,6 +143,29 @@ def test_layers_of_one_line_read_a_view(kernel: int, stride: int, found: list[st
     cells = reading_cells(LineUnfolding(grid, (7, 9)), graph.tensors["x"].image, (0, 3))
     middle = width // 2 * 20 // width
     assert cells == [((0, middle), 7), ((middle, 20), 9)]
+
+
+def test_a_layer_that_reads_several_tokens_of_a_line_streams():
+    nodes = [
+        *(node("MatMul", "x v", "a", name="first"), node("Reshape", "a joined", "b")),
+        *(node("MatMul", "b w", "c", name="second"), node("Relu", "c", "y")),
+    ]
+    constants = {"v": random(16, 32), "w": random(128, 16), "joined": np.array([1, 64, 128])}
+    done = mapped(make_model(nodes, {"x": (1, 256, 16)}, {"y": 3}, constants, opset=13))
+    assert len(by_line(done.decision)) == 2
+
+
+def test_a_depthwise_layer_behind_a_gate_is_work_of_the_layer_that_makes_its_pixels():
+    nodes = [
+        *(node("Conv", "x w", "a", name="layer", pads=[1] * 4), node("GlobalAveragePool", "a", "m")),
+        *(node("Conv", "m g", "s", name="gate"), node("Sigmoid", "s", "t"), node("Mul", "a t", "b", name="mul")),
+        node("Conv", "b d", "y", name="depthwise", group=32, pads=[3] * 4),
+    ]
+    constants = {"w": random(32, 3, 3, 3), "g": random(32, 32, 1, 1), "d": random(32, 1, 7, 7)}
+    done = mapped(make_model(nodes, {"x": (1, 3, 24, 24)}, {"y": 4}, constants, opset=13))
+    found = find_epilogues(done.graph, load_chip(ChipOptions(**CHIP)))
+    assert found["a"].stencils
+    assert not found["s"].stencils
 
 
 def test_layers_read_a_view_through_a_concatenation_as_later_channels():

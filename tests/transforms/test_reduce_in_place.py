@@ -1,5 +1,6 @@
 """Softmaxes and pools over distributed pixels are computed on the cores of these pixels, and compute the same."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from raptor.transforms.compose_gathers import compose_gathers
 from raptor.transforms.lay_out_tokens import lay_out_tokens
 from raptor.transforms.lift_to_2d import lift_to_2d
 from raptor.transforms.reduce_in_place import reduce_in_place
+from tests.quantised_models import quantise
 from tests.tiny_models import make_model, node, random
 
 CONSTANTS = {
@@ -27,7 +29,7 @@ CONSTANTS = {
     "pixels": np.array([1, 4, 40]),
     "image": np.array([1, 4, 5, 8]),
     "halves": np.array([1, 4, 10, 4]),
-    "cut": np.array([1, 12, 2, 8]),
+    "cut": np.array([1, -1, 2, 8]),
 }
 CONV = node("Conv", "x kernel", "a", pads=[1] * 4)
 IMAGE, SIGNAL = (1, 3, 5, 8), (1, 3, 16)
@@ -61,7 +63,7 @@ CUT_LINE = (
     *(node("MatMul", "x dense", "a"), node("Reshape", "a cut", "b")),
     node("ReduceMean", "b", "y", axes=[1]),
 )
-"""A mean of every second token of a sequence of 24."""
+"""A mean of every second token of a sequence."""
 
 
 def laid_out(model: ModelProto) -> Graph:
@@ -118,12 +120,15 @@ def test_a_mean_of_every_second_token_is_one_over_pixels_of_two():
     assert raptor.compile(model, arch="bench", cores=8).validate(samples=2).verdict == "pass"
 
 
-def test_integers_keep_the_width_of_their_sums():
-    before = laid_out(made(*CUT_LINE, given=(1, 24, 6), rank=4))
+def test_sums_of_integers_keep_their_width(tmp_path: Path):
+    model = made(*CUT_LINE, given=(1, 600, 6), rank=4)
+    before = laid_out(quantise(model, tmp_path))
     after = reduce_in_place(before)
     (pool,) = [n for n in after.nodes if isinstance(n.operator, Pool)]
     (sums,) = [n for n in before.nodes if isinstance(n.operator, Pool)]
-    assert after.tensors[pool.output].element == before.tensors[sums.output].element
+    wide = before.tensors[sums.output].element
+    assert wide != before.tensors[sums.inputs[0]].element
+    assert after.tensors[pool.output].element == wide
 
 
 def test_infinities_and_smooth_images():

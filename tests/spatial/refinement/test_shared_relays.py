@@ -57,8 +57,9 @@ def test_programs_with_shared_relays_are_right(name: str):
     assert raptor.compile(model_of(name), **CHIP).validate(samples=3).verdict == "pass"
 
 
-def test_no_core_is_on_the_way_twice_nor_makes_or_reads_what_passes():
-    partition, _, relays = lowered("skipped")
+@pytest.mark.parametrize("name", BUILT)
+def test_no_core_is_on_the_way_twice_nor_makes_or_reads_what_passes(name: str):
+    partition, _, relays = lowered(name)
     makers = {
         t.name: core for core, c in zip(partition.cores, partition.graph.computes, strict=True) for t in c.results
     }
