@@ -20,7 +20,7 @@ FUZZ_PARTS := graphs quantised defective relations programs models files given f
 # Tests start hundreds of commands, which read what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-growth bench-hardened bench-json bench-mapping bench-memory bench-mixed bench-occ bench-overlap bench-placement bench-proved bench-rounds bench-chips bench-commands bench-components bench-defects bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-growth bench-hardened bench-json bench-mapping bench-memory bench-mixed bench-occ bench-overlap bench-placement bench-proved bench-pruned bench-rounds bench-chips bench-commands bench-components bench-decoder bench-defects bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-verdict bench-yield clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -112,8 +112,14 @@ bench-analog: $(READY)  ## accuracy of the trained network on crossbars with con
 bench-defects: $(READY)  ## accuracy and yield of the trained network on chips with stuck cells, latency with dead cores: the tables of docs/how-to/defects.md; STORE=1 stores them
 	$(BIN)/python -m benchmarks.correctness.defects $(call stored,defects-stuck defects-dead)
 
+bench-yield: $(READY)  ## yield of 1000 chips by three methods, and the minutes: the table of docs/how-to/defects.md; STORE=1 stores it
+	$(BIN)/python -m benchmarks.correctness.chip_yield $(call stored,yield)
+
 bench-hardened: $(READY)  ## accuracy on chips of the network as given, equalised, trimmed and trained (needs PyTorch): the table of docs/how-to/harden.md; STORE=1 stores it
 	$(BIN)/python -m benchmarks.correctness.hardened $(call stored,hardened-digits)
+
+bench-pruned: $(READY)  ## crossbars, time, energy and accuracy of the trained network with tiles of zeros (needs PyTorch): the table of docs/how-to/sparsity.md; STORE=1 stores it
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.correctness.pruned $(call stored,pruned-digits)
 
 bench-growth: $(READY)  ## how compilation by both mappings grows with image size, channels, cores, model size; STORE=1 stores them
 	$(BIN)/python -m benchmarks.speed.growth $(call stored,growth-width growth-channels growth-cores growth-model)
@@ -124,6 +130,9 @@ bench-sizes: $(READY)  ## all commands by the size of an image, a signal, a sequ
 
 bench-commands: $(READY)  ## the part of it on the default mapping: whole commands, warm, and cold without compiled kernels; STORE=1 stores them
 	$(BIN)/python -m benchmarks.speed.command_times $(call stored,commands)
+
+bench-decoder: $(READY)  ## what a token of the trained language model costs, by capacity of its caches; simulated, tokens validated
+	$(BIN)/python -m benchmarks.programs.decoder_steps
 
 bench-device: $(READY)  ## products a second of the back ends of raptor.device
 	$(BIN)/python -m benchmarks.speed.device_products

@@ -9,6 +9,7 @@ from docgen import (
     formats,
     instructions,
     json_schemas,
+    memory_drawings,
     mlir_page,
     outputs,
     package_layers,
@@ -33,7 +34,7 @@ PAGE_MAKERS: Mapping[str, Callable[[], str]] = {
 
 def generate_files() -> dict[str, bytes]:
     """Returns the contents of all generated files, by path below docs/. Deterministic."""
-    drawn = concept_drawings.draw_all() | rounds_drawings.draw_all()
+    drawn = concept_drawings.draw_all() | rounds_drawings.draw_all() | memory_drawings.draw_all()
     texts = {name: make() for name, make in PAGE_MAKERS.items()} | stored_figures.fill_pages()
     texts |= {f"drawings/{name}.svg": drawing for name, drawing in drawn.items()}
     texts["drawings/packages.svg"] = str(package_layers.draw_layers())

@@ -36,7 +36,7 @@ def _lenet5_in_rounds() -> ReloadingFigures:
 def draw_rounds(found: ReloadingFigures) -> SvgDrawing:
     """Draws a time line of a batch: for each round the crossbar writes, then the run of all samples."""
     drawing = SvgDrawing(760, 62 + 34 * len(found.rounds), f"A batch of {found.batch} samples of LeNet-5 in rounds")
-    _legend(drawing, 90, (("writes crossbars", WRITES), (f"runs {found.batch} samples", RUNS)))
+    drawing.add_legend(90, (("writes crossbars", WRITES), (f"runs {found.batch} samples", RUNS)))
     scale, at = 640 / found.batch_ns, 90.0
     for row, one in enumerate(found.rounds):
         y = 38 + 34 * row
@@ -54,7 +54,7 @@ def draw_rounds(found: ReloadingFigures) -> SvgDrawing:
 def draw_batches(found: ReloadingFigures) -> SvgDrawing:
     """Draws the time of a sample for several batch sizes: its share of the crossbar writes, and the run."""
     drawing = SvgDrawing(760, 48 + 28 * len(BATCHES), "Time of a sample of LeNet-5 in rounds, for several batches")
-    _legend(drawing, 90, (("writing", WRITES), ("work", RUNS)))
+    drawing.add_legend(90, (("writing", WRITES), ("work", RUNS)))
     writing_ns = sum(one.write_ns for one in found.rounds)
     times = [(writing_ns / n, sum(one.run_ns(n) for one in found.rounds) / n) for n in BATCHES]
     scale = 560 / max(map(sum, times))
@@ -71,7 +71,7 @@ def draw_chips() -> SvgDrawing:
     """Draws the traffic across each cut between two core numbers, for two numberings: by layers, and by use."""
     before, after = _cut_flits()
     drawing = SvgDrawing(760, 258, "What cores below a number and the others exchange, for a transformer on 48 cores")
-    _legend(drawing, 60, (("layers numbered first, then attentions", BESIDE), ("in the order of use", RUNS)))
+    drawing.add_legend(60, (("layers numbered first, then attentions", BESIDE), ("in the order of use", RUNS)))
     scale, base = 170 / max(before), 216
     for begin, flits in enumerate(zip(before, after, strict=True), 1):
         x = 60 + 14 * (begin - 1)
@@ -107,10 +107,3 @@ def _cut_flits() -> tuple[list[float], list[float]]:
         both = of_cores + of_cores.T
         found.append([float(both[:begin, begin:].sum()) for begin in range(1, 48)])
     return found[0], found[1]
-
-
-def _legend(drawing: SvgDrawing, x: int, entries: tuple[tuple[str, str], ...]) -> None:
-    for text, colour in entries:
-        drawing.add_rectangle(x, 12, 12, 12, colour)
-        drawing.add_text(x + 16, 22, text, style="s")
-        x += 40 + round(5 * len(text))

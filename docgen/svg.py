@@ -1,5 +1,6 @@
 """Writes simple SVG: rectangles, lines and text on a white ground."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
@@ -36,6 +37,13 @@ class SvgDrawing:
     def add_text(self, x: float, y: float, text: str, *, anchor: str = "start", style: str = "") -> None:
         named = f' class="{style}"' if style else ""
         self.shapes.append(f'<text x="{x:.5g}" y="{y:.5g}" text-anchor="{anchor}"{named}>{escape(text)}</text>')
+
+    def add_legend(self, x: float, entries: Iterable[tuple[str, str]]) -> None:
+        """Draws pairs of a text and its colour at the top, from `x` to the right."""
+        for text, colour in entries:
+            self.add_rectangle(x, 12, 12, 12, colour)
+            self.add_text(x + 16, 22, text, style="s")
+            x += 40 + round(5 * len(text))
 
     def add_arrow(self, x: float, y: float, to_x: float, to_y: float, *, bend: float = 0.0) -> tuple[float, float]:
         """Draws an arrow and returns its middle. `bend`: shift to the left, as a part of its length."""

@@ -1,8 +1,7 @@
 # ruff: noqa: RUF009 `_option` makes a field
 """Options of a compilation. The command line, the Python API, studies and pages are derived from their fields.
 
-A new option is a field of a record, and a keyword in the `TypedDict` of the functions that accept it. The records hold
-checked values; internal functions take the record that they need.
+A new option is a field of a record of checked values, and a keyword in the `TypedDict` of the functions that accept it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +37,7 @@ from raptor.common.options.option_values import (
     MOST_STAGES,
     OBJECTIVE,
     REQUANT,
+    SEARCHED_STAGES,
     STREAM_FORMAT,
     WEIGHT_FORMAT,
     CutMethod,
@@ -190,10 +190,10 @@ class MappingOptions:
         only_with=("optimize", "which it belongs to"),
         studied=False,
     )
-    overlap: int = _option(
+    overlap: int | None = _option(
         IntegerRange(1, MOST_STAGES),
         "Samples that the chip works on at once, at most: a core begins one before others have ended the one before.",
-        default=1,
+        shown=f"1; {SEARCHED_STAGES} with --optimize throughput",
         example="2",
         not_with=("rounds", "whose programs take turns in the same memory"),
     )
@@ -430,7 +430,7 @@ class CompileKeywords(ChipKeywords, InspectKeywords, total=False):
     mapping: str | Path | None
     optimize: SearchGoal | None
     effort: int | None
-    overlap: int
+    overlap: int | None
     emit_mapping: str | Path | None
     emit_ops: str | Path | None
     knobs: Mapping[str, float] | None

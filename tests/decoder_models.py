@@ -13,7 +13,7 @@ MICROSOFT = "com.microsoft"
 _FLOAT, _INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
-class _Builder:
+class GraphBuilder:
     """Collects nodes and constants; weights are random, from a seed."""
 
     def __init__(self, seed: int) -> None:
@@ -33,9 +33,11 @@ class _Builder:
     def weights(self, name: str, *size: int) -> str:
         return self.constant(name, (self.rng.standard_normal(size) / np.sqrt(size[0])).astype(np.float32))
 
-    def model(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> ModelProto:
+    def model(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], *, version: int = 18) -> ModelProto:
+        """Returns the model of all nodes. `version`: operator set of ONNX."""
+
         def value(name: str, shape: Sequence[int | str]) -> Any:
-            whole = name in ("input_ids", "attention_mask", "position_ids")
+            whole = name in ("input_ids", "attention_mask", "position_ids", "cache_position")
             return helper.make_tensor_value_info(name, _INT64 if whole else _FLOAT, shape)
 
         graph = helper.make_graph(
@@ -45,8 +47,8 @@ class _Builder:
             [value(*each) for each in outputs.items()],
             [numpy_helper.from_array(array, name) for name, array in self.constants.items()],
         )
-        opsets = [helper.make_opsetid("", 18), helper.make_opsetid(MICROSOFT, 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+        opsets = [helper.make_opsetid("", version), helper.make_opsetid(MICROSOFT, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=9 if version < 22 else 11)
 
 
 def _cache(layers: int, heads: int, size: int, form: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -74,7 +76,7 @@ def plain_decoder(
     With fewer `groups` than heads, keys and values are repeated for the heads of a group, as optimum exports Llama.
     """
     groups = heads if groups is None else groups
-    b, width = _Builder(seed), heads * size
+    b, width = GraphBuilder(seed), heads * size
     b.add("Gather", [b.weights("wte", vocabulary, width), "input_ids"], "tokens")
     x = b.add("Add", ["tokens", b.add("Gather", [b.weights("wpe", positions, width), "position_ids"], "places")], "x")
     b.add("Cast", ["attention_mask"], "seen", to=_FLOAT)
@@ -106,7 +108,7 @@ def plain_decoder(
     )
 
 
-def _repeat(b: _Builder, name: str, groups: int, heads: int, size: int) -> str:
+def _repeat(b: GraphBuilder, name: str, groups: int, heads: int, size: int) -> str:
     """Repeats each head of a cache for all heads of its group."""
     if groups == heads:
         return name
@@ -116,7 +118,7 @@ def _repeat(b: _Builder, name: str, groups: int, heads: int, size: int) -> str:
     return b.add("Reshape", [f"{name}.each", b.constant("heads", np.array([1, heads, -1, size]))], f"{name}.repeated")
 
 
-def _split_heads(b: _Builder, x: str, name: str, heads: int, size: int, width: int) -> str:
+def _split_heads(b: GraphBuilder, x: str, name: str, heads: int, size: int, width: int) -> str:
     b.add("MatMul", [x, b.weights(f"{name}.weights", width, heads * size)], f"{name}.flat")
     b.add("Reshape", [f"{name}.flat", b.constant(f"split.{heads}", np.array([0, 0, heads, size]))], f"{name}.split")
     return b.add("Transpose", [f"{name}.split"], f"{name}.heads", perm=[0, 2, 1, 3])
@@ -136,7 +138,7 @@ def grouped_decoder(
 
     `more`: attributes of the attention.
     """
-    b, width, wide = _Builder(seed), heads * size, 48
+    b, width, wide = GraphBuilder(seed), heads * size, 48
     for name, axis in (("counted", 1), ("second", 1)):
         b.constant(name, np.array([axis]) if name == "counted" else np.array(axis))
     b.add("ReduceSum", ["attention_mask", "counted"], "count", keepdims=0)
@@ -172,7 +174,7 @@ def grouped_decoder(
     return b.model(inputs, {"logits": ["batch", "sequence", vocabulary], **after})
 
 
-def _skip_norm(b: _Builder, x: str, added: str, gain: str, name: str) -> tuple[str, str]:
+def _skip_norm(b: GraphBuilder, x: str, added: str, gain: str, name: str) -> tuple[str, str]:
     outputs = [name, "", "", f"{name}.sum"]
     b.add("SkipSimplifiedLayerNormalization", [x, added, gain], outputs, domain=MICROSOFT, epsilon=1e-5)
     return name, f"{name}.sum"
@@ -183,9 +185,7 @@ def steps_of_runtime(proto: ModelProto, tokens: Sequence[int]) -> Iterator[dict[
     from pathlib import Path
 
     session = create_session(proto.SerializeToString(), Path("decoder"))
-    caches = {
-        i.name: [0 if d == 2 else n if isinstance(n, int) else 1 for d, n in enumerate(i.shape)] for i in _past(session)
-    }
+    caches = {i.name: [0 if n == "past" else n if isinstance(n, int) else 1 for n in i.shape] for i in _past(session)}
     held = {name: np.zeros(shape, np.float32) for name, shape in caches.items()}
     names = [o.name for o in session.get_outputs()]
     known = {i.name for i in session.get_inputs()}
@@ -193,7 +193,7 @@ def steps_of_runtime(proto: ModelProto, tokens: Sequence[int]) -> Iterator[dict[
         feed = {"input_ids": np.array([[token]]), "attention_mask": np.ones((1, position + 1), np.int64), **held}
         feed |= {"position_ids": np.array([[position]])} if "position_ids" in known else {}
         found = dict(zip(names, session.run(None, feed), strict=True))
-        held = {name: found[name.replace("past_key_values", "present")] for name in held}
+        held = {name: found[name.replace("past_key_values", "present").replace("past_", "present_")] for name in held}
         yield found
 
 

@@ -74,6 +74,18 @@ def cached_convolution(channels: int = 5, taps: int = 3, dilation: int = 2) -> M
     return model(nodes, shapes, {"y": (1, 4, 1), "cache_out": (1, channels, kept)}, constants)
 
 
+def window(rows: int = 5, width: int = 6) -> ModelProto:
+    """The last rows of a signal, scaled: nothing reads the oldest row, which the next step drops."""
+    nodes = [
+        node("Slice", "rows second end axis", "kept"),
+        node("Concat", "kept row", "rows_out", axis=2),
+        node("Mul", "rows_out factor", "y"),
+    ]
+    constants = {"second": np.array([1]), "end": np.array([99]), "axis": np.array([2]), "factor": np.float32(0.5)}
+    shape = (1, 2, rows, width)
+    return model(nodes, {"row": (1, 2, 1, width), "rows": shape}, {"y": shape, "rows_out": shape}, constants)
+
+
 def recurrent_image(channels: int = 4, pixels: int = 7) -> ModelProto:
     """A convolution of an image and of its own last result."""
     nodes = [

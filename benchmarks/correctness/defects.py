@@ -35,17 +35,22 @@ def main() -> None:
     parser.add_argument("--rates", nargs="*", type=float, default=RATES, help="rates of stuck cells")
     parser.add_argument("--seeds", type=int, default=2, help="chips of each number of dead cores")
     args = parser.parse_args()
-    training, test = load_images()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        np.savez(folder / "calibration.npz", image=training.pixels[:200])
-        np.savez(folder / "test.npz", x=test.pixels[: args.images], y=test.digits[: args.images])
-        model = raptor.quantize(MODEL, data=folder / "calibration.npz", per_channel=True).save(folder / "int8.onnx")
+        model = quantise_digits(folder, args.images)
         out = raptor.compile(model, **CHIP).save(folder / "out")
         if args.rates:
             print_stuck(out, folder / "test.npz", args.rates, args.chips)
         if args.seeds:
             print_dead(model, folder, args.seeds)
+
+
+def quantise_digits(folder: Path, images: int) -> Path:
+    """Writes the network of the digits in int8, and `images` test images as `test.npz`. Returns the model's file."""
+    training, test = load_images()
+    np.savez(folder / "calibration.npz", image=training.pixels[:200])
+    np.savez(folder / "test.npz", x=test.pixels[:images], y=test.digits[:images])
+    return raptor.quantize(MODEL, data=folder / "calibration.npz", per_channel=True).save(folder / "int8.onnx")
 
 
 def print_stuck(out: Path, data: Path, rates: Sequence[float], chips: int) -> None:

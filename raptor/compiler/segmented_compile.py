@@ -318,8 +318,12 @@ def _compile_one(model: LoadedModel, request: CompileRequest, driver: Driver) ->
 
 
 def _compile_part(model: LoadedModel, request: CompileRequest, driver: Driver) -> ProgramArtifacts:
-    """Compiles a segment. The options `shapes` and `dims` do not apply to its model, whose sizes are all known."""
-    return _compile_one(model, request.with_records(shapes={}, dims={}), driver)
+    """Compiles a segment. The options `shapes` and `dims` do not apply to its model, whose sizes are all known.
+
+    Its samples overlap only if an option says so: the segments after it would have to wait for late outputs.
+    """
+    mapping = replace(request.options.mapping, overlap=request.options.mapping.overlap or 1)
+    return _compile_one(model, request.with_options(mapping=mapping).with_records(shapes={}, dims={}), driver)
 
 
 def _contents(segment: ModelSegment, artifacts: ProgramArtifacts | None) -> SegmentArtifacts:

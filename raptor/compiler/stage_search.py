@@ -4,8 +4,9 @@ The estimate of the list schedule alone is not enough: copies of older values de
 order with stages is worse than the one without, which therefore is a candidate.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from raptor import spatial
@@ -16,9 +17,8 @@ from raptor.common.options.option_values import Objective
 from raptor.compiler.pass_driver import Driver, PassResults
 from raptor.compiler.pipeline import Completed, generate_code, run_lowering
 from raptor.mapping.decision import LineFlow, StageSplit
-from raptor.mapping.paces import apply_pace
 from raptor.mapping.scheduling.order_selection import StepOrder
-from raptor.mapping.scheduling.sample_stages import list_staged_orders
+from raptor.mapping.scheduling.sample_stages import WORTH_STAGES, list_staged_orders
 from raptor.pim import PimProgram
 from raptor.spatial import Schedule
 from raptor.spatial.scheduling.list_schedule import ScheduleProblem
@@ -26,27 +26,30 @@ from raptor.target.arch import Target
 
 SIMULATED = 4
 """Number of orders with stages that are simulated, those of the shortest estimated intervals."""
-WORTH_STAGES = 0.98
-"""Largest figure of a program with stages, relative to the one without, for it to be chosen.
-
-The steady state is simulated over few samples: with a smaller gain, BERT-tiny was slower over more of them.
-"""
 
 
 def overlap_samples(
-    done: Completed, arch: Target, backend: MachineBackend[Any], most: int, objective: Objective = "throughput"
+    done: Completed,
+    arch: Target,
+    backend: MachineBackend[Any],
+    most: int,
+    objective: Objective = "throughput",
+    others: Sequence[Completed] = (),
 ) -> Completed:
     """Returns the decision with the stages, at most `most`, whose program costs a machine least for an objective.
 
-    The decision stays as it is if no program with stages is better, or if more cores would exceed their local memory.
-    Raises `UserError` if its computes are not scheduled line by line.
+    `others`: decisions that are worse without stages. `done` stays as it is if no program with stages is better, or if
+    more cores would exceed their local memory. Raises `UserError` if its computes are not scheduled line by line.
     """
-    flow = done.mapped.decision.flow
-    if not isinstance(flow, LineFlow) or not flow.streamed:
+    if not _is_streamed(done):
         raise UserError(f"{spell_option('overlap', most)}: only for mappings in which lines of images stream")
+    bases = [done, *filter(_is_streamed, others)]
+    candidates = [candidate for base in bases for candidate in _list_candidates(base, arch, most)]
+    if not candidates:
+        return done
     best, (first, most_over) = done, simulate_figure(done, arch, backend, objective)
     least = WORTH_STAGES * first
-    for candidate in _candidates(done, flow, arch, most):
+    for _, candidate in sorted(candidates, key=itemgetter(0))[:SIMULATED]:
         try:
             figure, over = simulate_figure(candidate, arch, backend, objective)
         except CapacityError:
@@ -56,17 +59,24 @@ def overlap_samples(
     return best
 
 
-def _candidates(done: Completed, flow: LineFlow, arch: Target, most: int) -> Iterator[Completed]:
-    """Yields the decision with different stages, those of the shortest estimated intervals first."""
-    timed, decision = apply_pace(arch, done.mapped.decision.pace), done.mapped.decision
-    partition = done.known.get(spatial.partition) or spatial.partition(done.mapped.graph, decision, timed)
-    placed = done.known.get(spatial.place_cores) or spatial.place_cores(partition, decision, timed)
+def _is_streamed(done: Completed) -> bool:
+    flow = done.mapped.decision.flow
+    return isinstance(flow, LineFlow) and flow.streamed
+
+
+def _list_candidates(done: Completed, arch: Target, most: int) -> list[tuple[float, Completed]]:
+    """Returns estimated intervals in ns and the decision with different stages, the shortest intervals first."""
+    # By the times of another chip, a core or the port may seem to work all the time, so that stages gain nothing.
+    decision = replace(done.mapped.decision, pace="own")
+    flow = decision.flow
+    assert isinstance(flow, LineFlow), "streamed"
+    partition = done.known.get(spatial.partition) or spatial.partition(done.mapped.graph, decision, arch)
+    placed = done.known.get(spatial.place_cores) or spatial.place_cores(partition, decision, arch)
     if not placed.cores:
-        return
-    problem = ScheduleProblem.from_graph(timed, placed, range(len(placed.cores)))
-    work = problem.work()
-    base = StepOrder(flow.patience_ns, flow.sample)
-    found = list_staged_orders(work, base, problem.stage_rules(), problem.version_ns(), most)
+        return []
+    problem = ScheduleProblem.from_graph(arch, placed, range(len(placed.cores)))
+    base, candidates = StepOrder(flow.patience_ns, flow.sample), list[tuple[float, Completed]]()
+    found = list_staged_orders(problem.work(), base, problem.stage_rules(), problem.version_ns(), most)
     for staged in found[:SIMULATED]:
         name = staged.name
         split = StageSplit(name.interval_ns, name.order.patience_ns, name.order.sample, name.method)
@@ -75,7 +85,9 @@ def _candidates(done: Completed, flow: LineFlow, arch: Target, most: int) -> Ite
         known.put(spatial.place_cores, placed)
         order, stages = tuple(staged.order.tolist()), tuple(staged.stage.tolist())
         known.put(spatial.schedule, Schedule(placed, problem.fetched, order, stages))
-        yield Completed(replace(done.mapped, decision=replace(decision, flow=replace(flow, stages=split))), known)
+        mapped = replace(done.mapped, decision=replace(decision, flow=replace(flow, stages=split)))
+        candidates.append((staged.interval_ns, Completed(mapped, known)))
+    return candidates
 
 
 def simulate_figure(

@@ -97,13 +97,19 @@ def _load_step(
     model: SourceModel, inputs: ModelInputs, residency: ResidencyOptions
 ) -> tuple[SourceModel, GrowingModel, ModelInputs, tuple[str, ...]]:
     """Returns one step of a decoder, the decoder, the options of inputs that are left, and notes for the user."""
+    from onnx import ModelProto
+
     from raptor.frontend.contributed.accuracy_level import use_float_activations
     from raptor.frontend.growing.step_model import make_step_model
+    from raptor.frontend.inputs.bind_inputs import make_constants
+    from raptor.frontend.proto.read_model import read_proto
 
     assert residency.capacity is not None, "checked by the caller"
     if inputs.constants:
-        name = next(iter(inputs.constants))
-        raise UserError(f"{spell_option('constants', {name: '...'})}: not with {spell_option('capacity')}")
+        # The judge's model has them, too.
+        proto = ModelProto.FromString(model.onnx_bytes)
+        make_constants(proto, inputs.constants)
+        model = read_proto(proto, model.name)
     step = make_step_model(model, residency.states, residency.capacity, inputs)
     judged, notes = use_float_activations(model.onnx_bytes)
     return step.model, GrowingModel(step.steps, judged), NO_INPUTS, notes

@@ -12,6 +12,7 @@ require_own_packages("validator")
 
 from validator.decoding.decoder_session import DecoderSession  # noqa: E402
 from validator.decoding.generation import Sampling, generate_tokens  # noqa: E402
+from validator.decoding.text_tokens import encode_text, require_tokenizer  # noqa: E402
 from validator.load.output_directory import load_output  # noqa: E402
 
 
@@ -27,13 +28,17 @@ class Session(DecoderSession):
         super().__init__(load_output(folder))
 
     def generate(
-        self, prompt: Sequence[int], tokens: int, *, temperature: float = 0.0, seed: int = 0
+        self, prompt: Sequence[int] | str, tokens: int, *, temperature: float = 0.0, seed: int = 0
     ) -> tuple[int, ...]:
         """Reads the ids of a prompt, one a step, and returns the ids of `tokens` new tokens.
 
+        The prompt may be a text, if the model's property `tokenizer` is `bytes`; `bytes(ids)` is the new text.
         `temperature`: 0 takes the largest logit; else tokens are drawn by softmax(logits / temperature) with random
         numbers from `seed`. Raises `UserError` if the cache has no room for all, before anything runs.
         """
+        if isinstance(prompt, str):
+            require_tokenizer(self.program)
+            prompt = encode_text(prompt)
         ids = [arguments.parse_integer("prompt", one, 0, 2**31) for one in prompt]
         count = arguments.parse_integer("tokens", tokens, 1, 2**31)
         if not ids:

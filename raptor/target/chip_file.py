@@ -29,6 +29,7 @@ Size = Annotated[int, Field(ge=1, le=2**20)]
 Spare = Annotated[int, Field(ge=0, le=2**20)]
 CellStates = npt.NDArray[np.uint8]
 """States of the cells of an array, [rows, columns], as numbers of `CellState`."""
+CellNumbers = npt.NDArray[np.int64]
 
 
 class CellState(IntEnum):
@@ -209,11 +210,21 @@ class Chip:
         found = self._defects.get((core, crossbar, array))
         if found is None:
             return states
-        for cells, state in ((found.off, CellState.OFF), (found.on, CellState.ON)):
-            states.ravel()[np.array(cells, np.int64)] = state
+        for cells, state in zip(self._number_cells(found), (CellState.OFF, CellState.ON), strict=True):
+            states.ravel()[cells] = state
         states[np.array(found.rows, np.int64)] = CellState.DEAD
         states[:, np.array(self._dead_columns(found), np.int64)] = CellState.DEAD
         return states
+
+    def _number_cells(self, found: ArrayDefects) -> tuple[CellNumbers, CellNumbers]:
+        """Returns the cells of an array that are stuck at off and at on; lists of integers are converted once."""
+        if found.place not in self._stuck:
+            self._stuck[found.place] = np.array(found.off, np.int64), np.array(found.on, np.int64)
+        return self._stuck[found.place]
+
+    @cached_property
+    def _stuck(self) -> dict[tuple[int, int, int], tuple[CellNumbers, CellNumbers]]:
+        return {}
 
 
 def chip_to_json(file: ChipFile) -> bytes:

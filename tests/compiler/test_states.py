@@ -18,6 +18,7 @@ from tests.stateful_models import (
     exchanged,
     recurrent_image,
     recurrent_step,
+    window,
 )
 from validator.execution.stepped_run import SteppedRun, run_sequence
 from validator.load.output_directory import load_output
@@ -31,6 +32,7 @@ MODELS: dict[str, tuple[ModelProto, dict[str, str]]] = {
     "lstm": (recurrent_step("LSTM"), LSTM),
     "rnn": (recurrent_step("RNN"), {"h0": "hn"}),
     "cache": (cached_convolution(), {"cache": "cache_out"}),
+    "window": (window(), {"rows": "rows_out"}),
     "image": (recurrent_image(), {"state": "next_state"}),
     "counter": (counted(), {"n": "n_out"}),
     **{kind: exchanged(kind) for kind in ("kept", "delayed", "swapped", "shifted")},
@@ -141,3 +143,11 @@ def test_what_has_no_states_is_unchanged(tmp_path: Path):
     assert sorted(p.name for p in plain.iterdir()) == sorted(p.name for p in again.iterdir())
     assert not (plain / "resident.json").exists()
     assert (plain / "manifest.json").read_bytes() == (again / "manifest.json").read_bytes()
+
+
+def test_a_row_that_nothing_reads_is_held(tmp_path: Path):
+    """The oldest row of a window is part of the state, which a session returns as a whole."""
+    program = compiled(window(), tmp_path / "out", {"rows": "rows_out"})
+    (state,) = program.resident.states
+    rows = {row for tile in state.tiles for row in range(*tile.region.rows)}
+    assert rows == set(range(5))

@@ -7,7 +7,8 @@ import onnx
 import pytest
 
 import raptor
-from models.trained import DATA, DigitImages, load_images, load_model, train_digits
+from models.trained import DATA, LANGUAGE_MODEL, DigitImages, load_images, load_model, train_digits
+from models.trained.language_model import build_language_model
 from tests.tools.quantise.support import run
 
 
@@ -94,3 +95,41 @@ def test_training_lowers_the_loss(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     network = train_digits.train_network(few)
     assert "epoch 10: loss" in capsys.readouterr().out
     assert train_digits.measure_accuracy(network, few) > 0.5
+
+
+def test_the_language_model_knows_its_text() -> None:
+    """Nats a byte of a verse; an equal choice among all bytes would cost 4.9."""
+    from validator.model.ort_session import create_session
+
+    verse = b"In the beginning God created the heaven and the earth. And the earth was without form, and void."
+    session = create_session(LANGUAGE_MODEL.read_bytes(), LANGUAGE_MODEL)
+    ids = np.array([list(verse)])
+    feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    past = [i.name for i in session.get_inputs() if i.name not in feed]
+    feed |= {name: np.zeros((1, 2, 0, 32), np.float32) for name in past}
+    logits = session.run(["logits"], feed)[0][0].astype(np.float64)
+    shares = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    assert -shares[np.arange(len(verse) - 1), list(verse[1:])].mean() < 1.4
+
+
+def test_the_language_model_is_small() -> None:
+    assert LANGUAGE_MODEL.stat().st_size < 1.1e6
+    weights = onnx.load(str(LANGUAGE_MODEL)).graph.initializer
+    assert sum(np.prod(t.dims) for t in weights if t.data_type == onnx.TensorProto.INT8) > 1e6
+
+
+def test_the_builder_makes_the_stored_language_model() -> None:
+    """Weights that are read back from the integers give the same integers."""
+    stored = onnx.load(str(LANGUAGE_MODEL))
+    values = {t.name: onnx.numpy_helper.to_array(t) for t in stored.graph.initializer}
+    weights = {f"{n.removesuffix('.gain')}.weight": a for n, a in values.items() if n.endswith(".gain")}
+    for name in (n.removesuffix(".int8") for n in values if n.endswith(".int8")):
+        matrix = values[f"{name}.int8"].astype(np.float32)
+        rows = matrix * values[f"{name}.scale"][:, None] if name == "e" else (matrix * values[f"{name}.scale"]).T
+        if name.endswith(".qkv"):
+            parts = np.split(rows, [128, 192])
+            weights |= {f"{name[:-3]}{kind}.weight": part for kind, part in zip("qkv", parts, strict=True)}
+        weights[f"{name}.weight"] = rows
+    built = {t.name: onnx.numpy_helper.to_array(t) for t in build_language_model(weights).graph.initializer}
+    assert built.keys() == values.keys()
+    assert all(np.array_equal(built[n], a) for n, a in values.items() if n.endswith((".int8", ".gain")))

@@ -34,7 +34,7 @@ class GenerationReport:
     """Tokens that a session generated after a prompt, as JSON.
 
     `first_position`: tokens that the caches held before; `position`: tokens that they hold at the end. The last new
-    token is not among them, because no step has read it.
+    token is not among them, because no step has read it. `text`: the new tokens as text, after a prompt of text.
     """
 
     prompt: tuple[int, ...]
@@ -43,6 +43,7 @@ class GenerationReport:
     position: int
     temperature: JsonNumber = 0.0
     seed: int = 0
+    text: str | None = None
     version: int = 1
 
 

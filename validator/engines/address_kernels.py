@@ -6,7 +6,7 @@
 
 import numpy as np
 
-from raptor.common.jit.decorators import helper
+from raptor.common.jit.decorators import bare_helper
 from validator.engines.machine import EngineStop
 
 _UNALIGNED, _LOCAL, _OVERLAP = int(EngineStop.UNALIGNED), int(EngineStop.LOCAL_RANGE), int(EngineStop.OVERLAP)
@@ -14,7 +14,7 @@ _OK = 0
 _U = np.uint64
 
 
-@helper
+@bare_helper
 def locate_local(core, address, size, memories, fault):
     """Returns a code (0 or a fault), and the index in `local` of `size` bytes at `address` of a core."""
     local_first, length, width = memories[1], memories[2][core], memories[4]
@@ -22,7 +22,7 @@ def locate_local(core, address, size, memories, fault):
     return code, _U(local_first[core] + index)
 
 
-@helper
+@bare_helper
 def check_span(address, size, length, width, fault):
     """Returns a code (0 or a fault), and the first element of a span of bytes. `length`: elements of the memory."""
     if width > 1 and (address % width != 0 or size % width != 0):
@@ -35,7 +35,7 @@ def check_span(address, size, length, width, fault):
     return code, np.int64(0)
 
 
-@helper
+@bare_helper
 def check_overlap(target, count, source, source_count, exact, memories, core, fault):
     """Returns a fault code if a target overlaps a source, else 0. `exact`: both may be the same range."""
     if target + count <= source or source + source_count <= target or (exact and target == source):

@@ -48,7 +48,8 @@ def execute(machine: Machine, *, block: bool, max_steps: int) -> EngineFault:
     weights = (w.values, w.offset, w.rows, w.cols, w.first)
     captured = (p.captured,) if m.written is None else (p.captured, m.written.captured)
     probes = (p.pc, p.first, p.next, p.address, p.size, p.offset, captured)
-    stop = EngineStop(run_cores(block, max_steps, OPCODE_RULES, cores, memories, weights, probes, _integers(m), fault))
+    state = cores, memories, weights, probes, _integers(m), _make_space(m)
+    stop = EngineStop(run_cores(block, max_steps, OPCODE_RULES, *state, fault))
     if stop in (EngineStop.DONE, EngineStop.DEADLOCK):
         return EngineFault(stop)  # a message leaves the numbers of its cores in `fault`
     return EngineFault(stop, *(int(value) for value in fault))
@@ -57,6 +58,12 @@ def execute(machine: Machine, *, block: bool, max_steps: int) -> EngineFault:
 def _planes(machine: Machine, name: Literal["local", "memory"]) -> tuple[Values, ...]:
     values: Values = getattr(machine, name)
     return (values,) if machine.written is None else (values, getattr(machine.written, name))
+
+
+def _make_space(machine: Machine) -> tuple[Any, ...]:
+    """Returns the scratch space of `run_cores`: a ring of cores, those that are in it, cores to wake, a product."""
+    cores, widest = machine.core_count, int(machine.weights.cols.max(initial=0))
+    return np.arange(cores), np.ones(cores, np.bool_), np.zeros(2, np.int64), np.empty(widest, np.float32)
 
 
 def _integers(machine: Machine) -> tuple[Any, ...] | None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from raptor.common.jit.decorators import helper, kernel
+from raptor.common.jit.decorators import bare_helper, bare_kernel
 from raptor.target.isa import OPCODE, Timing
 from raptor.target.opcode_tables import ONE, VECTOR, RuleColumn
 from validator.engines.address_kernels import check_overlap, check_span, locate_local
@@ -44,7 +44,7 @@ _SEND, _RECV, _WAIT, _SYNC, _NOP, _SETBW = (OPCODE[n] for n in ("send", "recv", 
 _SETFP = OPCODE["setfp"]
 
 
-@kernel
+@bare_kernel
 def run_cores(
     block: bool,
     max_steps: int,
@@ -54,6 +54,7 @@ def run_cores(
     weights: Any,
     probes: Any,
     integers: Any,
+    space: Any,
     fault: Any,
 ) -> int:
     """Runs all cores until they have finished, none can continue, or there is a fault. Returns a `Stop`.
@@ -63,14 +64,8 @@ def run_cores(
     """
     pc, first = cores[1], cores[2]
     count = pc.size
-    queue = np.arange(count)  # a ring of the cores that may be able to continue, `waiting` of them from `head` on
-    queued = np.ones(count, np.bool_)
-    head, waiting = 0, count
-    woken = np.zeros(2, np.int64)
-    widest = np.int64(0)
-    for cols in weights[3]:
-        widest = max(widest, cols)
-    scratch = np.empty(widest, np.float32)
+    queue, queued, woken, scratch = space  # `queue`: a ring of the cores that may be able to continue,
+    head, waiting = 0, count  # `waiting` of them from `head` on
     steps = np.int64(0)
     while waiting > 0:
         core = queue[head]
@@ -102,7 +97,7 @@ def run_cores(
     return _DONE
 
 
-@helper
+@bare_helper
 def _advance(  # noqa: C901 the dispatch
     core, limit, rules, cores, memories, weights, probes, integers, scratch, woken, fault
 ):
@@ -165,7 +160,7 @@ def _advance(  # noqa: C901 the dispatch
     return code, done
 
 
-@helper
+@bare_helper
 def _set_widths(core, op, ibiw, obiw, integers):
     """Executes `setbw` or `setfp`. A program of floats has one width only (`check`), and no `setfp`."""
     if integers is None:
@@ -175,7 +170,7 @@ def _set_widths(core, op, ibiw, obiw, integers):
     return _OK
 
 
-@helper
+@bare_helper
 def _capture(core, at, local, local_first, probes):
     """Copies the spans of the probes at instruction `at`. Returns the instruction of the core's next probe, or -1."""
     pc, first, following, address, size, offset, captured = probes
@@ -187,7 +182,7 @@ def _capture(core, at, local, local_first, probes):
     return pc[i] if i < first[core + 1] else np.int64(-1)
 
 
-@helper
+@bare_helper
 def _decode(words, at):
     """Returns opcode, rd and rs1 of an instruction, and its four operands."""
     head = words[at, 0]
@@ -195,7 +190,7 @@ def _decode(words, at):
     return head & 255, (head >> 8) & 255, (head >> 16) & 255, a, b, c, d
 
 
-@helper
+@bare_helper
 def _wait(events, event, count):
     """Takes `count` signals of an event. Returns 0, or `_BLOCKED` if there are fewer."""
     if events[event] < count:
@@ -204,7 +199,7 @@ def _wait(events, event, count):
     return _OK
 
 
-@helper
+@bare_helper
 def _any_product(core, target, source, relu, group, memories, weights, integers, scratch, fault):
     """Executes `mvmul`, on floats or on integers."""
     if integers is None:
@@ -212,7 +207,7 @@ def _any_product(core, target, source, relu, group, memories, weights, integers,
     return integer_product(core, target, source, relu, group, memories, weights, integers, fault)
 
 
-@helper
+@bare_helper
 def _any_vector(core, op, rule, registers, rd, rs1, a, b, c, d, memories, integers, fault):
     """Executes a vector instruction, on floats or on integers. `rule`: its row in `rules`."""
     second = np.int64(registers[a]) if rule[RuleColumn.READS_RS2] == 1 else np.int64(0)
@@ -221,7 +216,7 @@ def _any_vector(core, op, rule, registers, rd, rs1, a, b, c, d, memories, intege
     return integer_vector(core, op, rule, registers[rd], registers[rs1], second, b, c, d, memories, integers, fault)
 
 
-@helper
+@bare_helper
 def _mvmul(core, target, source, relu, group, memories, weights, scratch, fault):
     values, offset, rows, cols, first_group = weights
     local, width = memories[0][0], memories[4]
@@ -240,7 +235,7 @@ def _mvmul(core, target, source, relu, group, memories, weights, scratch, fault)
     return _OK
 
 
-@helper
+@bare_helper
 def _vector(core, op, rule, rd, rs1, rs2, b, c, d, memories, fault):
     """Executes a vector instruction. `rule`: its row in `rules`. `rd`, `rs1`, `rs2`: values of the registers."""
     local, width = memories[0][0], memories[4]
@@ -268,7 +263,7 @@ def _vector(core, op, rule, rd, rs1, rs2, b, c, d, memories, fault):
     return apply_binary(op, local, y, x, z, _U(d)) if code == _OK else code
 
 
-@helper
+@bare_helper
 def _copy(target, y, source, x, n):
     """Copies `n` elements of all planes."""
     for k in range(len(target)):
@@ -277,7 +272,7 @@ def _copy(target, y, source, x, n):
             v[y + i] = u[x + i]
 
 
-@helper
+@bare_helper
 def _fill(planes, y, value, n):
     """Writes `n` elements. A program of floats fills with 0 only."""
     for k in range(len(planes)):
@@ -286,7 +281,7 @@ def _fill(planes, y, value, n):
             v[y + i] = content
 
 
-@helper
+@bare_helper
 def _lldi(core, target, value, size, memories, fault):
     code, y = locate_local(core, target, size, memories, fault)
     if code == _OK:
@@ -294,7 +289,7 @@ def _lldi(core, target, value, size, memories, fault):
     return code
 
 
-@helper
+@bare_helper
 def _lmv(core, target, source, size, memories, fault):
     local, width = memories[0], memories[4]
     code, y = locate_local(core, target, size, memories, fault)
@@ -309,7 +304,7 @@ def _lmv(core, target, source, size, memories, fault):
     return code
 
 
-@helper
+@bare_helper
 def _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault):
     """Executes `ld` or `st`. The address in global memory: high word in an even register, low word in the next."""
     local, _local_first, _local_size, memory, width, owners = memories
@@ -335,7 +330,7 @@ def _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault):
     return _OK
 
 
-@helper
+@bare_helper
 def _read_id(core, registers, rd, rs1, offset, cores, memories, integers, fault):
     """Executes `sld`: loads the number of a row, which must exist in the table of this lookup."""
     memory, width, owners = memories[3], memories[4], memories[5]
@@ -359,7 +354,7 @@ def _read_id(core, registers, rd, rs1, offset, cores, memories, integers, fault)
     return code
 
 
-@helper
+@bare_helper
 def _id(memory, g, integers):
     """Returns a code (0 or a fault), and the row number at element `g` of global memory."""
     if integers is None:
@@ -373,7 +368,7 @@ def _id(memory, g, integers):
     return _OK, np.float64(np.int32(word))
 
 
-@helper
+@bare_helper
 def _owns(core, op, owners, start, count):
     """Checks whether a core may load (`ld`) or store (`st`) this part of global memory."""
     for k in range(count):
@@ -383,7 +378,7 @@ def _owns(core, op, owners, start, count):
     return True
 
 
-@helper
+@bare_helper
 def _meet(core, op, partner, cores, memories, probes, fault):
     """Executes a rendezvous: copies the data and advances the partner.
 

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from raptor.common.jit.decorators import helper
+from raptor.common.jit.decorators import bare_helper
 from raptor.target.isa import OPCODE
 from validator.engines.machine import EngineStop
 
@@ -24,7 +24,7 @@ _VSQRT, _VERF, _VVDIV = (OPCODE[n] for n in ("vsqrt", "verf", "vvdiv"))
 _VVMASK = OPCODE["vvmask"]
 
 
-@helper
+@bare_helper
 def float_product(v, x, n, w, o, m, t):
     """Computes t = v[x : x + n] @ w[o :]. A row has `m` weights; rows are added in order, eight in one pass.
 
@@ -59,7 +59,7 @@ def float_product(v, x, n, w, o, m, t):
             break
 
 
-@helper
+@bare_helper
 def _product_without_infinity(v, x, n, w, o, m, t):
     """Computes `product` with infinity times 0 counted as 0."""
     for j in range(m):
@@ -72,7 +72,7 @@ def _product_without_infinity(v, x, n, w, o, m, t):
                 t[j] += value * weight
 
 
-@helper
+@bare_helper
 def apply_binary(op, v, y, p, q, n):  # noqa: C901 one branch for each loop that is worth its own vector code
     """Computes an instruction of two vectors, at `p` and `q`, with `n` elements; the result goes to `y`."""
     if op == _VVADD and y == p:
@@ -112,7 +112,7 @@ def apply_binary(op, v, y, p, q, n):  # noqa: C901 one branch for each loop that
     return _OK
 
 
-@helper
+@bare_helper
 def apply_unary(op, v, y, x, register, n):  # noqa: C901 one branch for each function
     """Computes an instruction of one vector, at `x`. `register`: value of rs2, which is a stride or a bound."""
     if op == _VRELU:
@@ -151,20 +151,20 @@ def apply_unary(op, v, y, x, register, n):  # noqa: C901 one branch for each fun
     return _OK
 
 
-@helper
+@bare_helper
 def rectify(v, y, u, x, n):
     for i in range(n):
         v[y + i] = np.float32(0) if u[x + i] < 0 else u[x + i]
 
 
-@helper
+@bare_helper
 def _bound(v, y, x, bound, upper, n):
     for i in range(n):
         within = v[x + i] <= bound if upper else v[x + i] >= bound
         v[y + i] = v[x + i] if within or v[x + i] != v[x + i] else bound
 
 
-@helper
+@bare_helper
 def _mean(v, x, stride, n):
     total = 0.0
     for i in range(n):
@@ -172,21 +172,19 @@ def _mean(v, x, stride, n):
     return total / np.float64(n)
 
 
-@helper
+@bare_helper
 def _gather(v, y, x, stride, n):
     for i in range(n):
         v[y + i] = v[x + i * stride]
 
 
-@helper
+@bare_helper
 def _softmax(v, y, x, n):
     largest = v[x]
     for i in range(n):
         largest = v[x + i] if v[x + i] > largest or v[x + i] != v[x + i] else largest
-    powers = np.empty(n, np.float64)
     total = 0.0
     for i in range(n):
-        powers[i] = math.exp(np.float64(v[x + i]) - np.float64(largest))
-        total += powers[i]
-    for i in range(n):
-        v[y + i] = powers[i] / total
+        total += math.exp(np.float64(v[x + i]) - np.float64(largest))
+    for i in range(n):  # the powers are computed again: a bare kernel has no place to keep them
+        v[y + i] = math.exp(np.float64(v[x + i]) - np.float64(largest)) / total

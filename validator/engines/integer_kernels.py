@@ -13,7 +13,7 @@ sums in 32 bits and in 64; the tables of the crossbars and the space for their p
 
 import numpy as np
 
-from raptor.common.jit.decorators import bare_helper, helper
+from raptor.common.jit.decorators import bare_helper
 from raptor.target.isa import OPCODE
 from raptor.target.opcode_tables import IN_INPUTS, IN_PARAMETERS, NO_ACCESS, ONE, PARAMETER_BYTES, TABLE, RuleColumn
 from validator.crossbar.crossbar_kernels import multiply_vector
@@ -48,7 +48,7 @@ _VVSLL, _VVSRA, _VRELU, _VMV, _VRSU, _VRSL = (OPCODE[n] for n in ("vvsll", "vvsr
 _VLUT, _VREQUANT, _VFLOAT, _VROUND, _VAVG = (OPCODE[n] for n in ("vlut", "vrequant", "vfloat", "vround", "vavg"))
 
 
-@helper
+@bare_helper
 def integer_product(core, target, source, relu, group, memories, weights, integers, fault):
     rows, cols, first_group = weights[2], weights[3], weights[4]
     widths, x32, t32, t64 = integers[0], integers[7], integers[8], integers[9]
@@ -80,7 +80,7 @@ def integer_product(core, target, source, relu, group, memories, weights, intege
     return store(y, target_bits, np.int64(0), cols[g], t64, memories, integers, fault)
 
 
-@helper
+@bare_helper
 def _multiply(g, x, largest, bits, target_bits, weights, narrow, wide, crossbars, fault):
     """Computes wide = x times the matrix of group `g`. `narrow`: space in 32 bits, for sums that fit there."""
     values, offset, rows, cols, _ = weights
@@ -96,7 +96,7 @@ def _multiply(g, x, largest, bits, target_bits, weights, narrow, wide, crossbars
     return _on_crossbars(g, x, bits, target_bits, m, wide, crossbars, fault)
 
 
-@helper
+@bare_helper
 def _on_crossbars(g, x, bits, target_bits, cols, found, crossbars, fault):
     """Computes a product with slices, converters and noise. Results beyond the width of the sums saturate."""
     wrong = multiply_vector(g, x, bits, crossbars[0], crossbars[1], found)
@@ -142,7 +142,7 @@ def _product(x, n, w, o, m, t):
         k += _U(1)
 
 
-@helper
+@bare_helper
 def integer_vector(  # noqa: C901 the order of the checks is that of the definition
     core, op, rule, rd, rs1, rs2, b, c, d, memories, integers, fault
 ):
@@ -437,7 +437,7 @@ def _round(core, x, target_bits, start, n, memories, integers, fault):
     return _OK
 
 
-@helper
+@bare_helper
 def _floats(core, op, rule, y, x, z, register, d, single, memories, integers, fault):
     """Executes an instruction on float32 numbers, which must be at multiples of 4 bytes."""
     v, result = integers[4], np.int64(1) if single else d

@@ -7,6 +7,7 @@ from typing import Any
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
+from raptor.common.option_spelling import spell_option
 from validator.engines import compiled_engine as compiled
 from validator.engines import machine, reference_engine
 from validator.engines.machine import EngineStop, Machine, read_address
@@ -104,7 +105,7 @@ def _choose_captures(program: LoadedProgram, *, probes: bool) -> CaptureSpans:
     if probes and program.delays:
         raise UserError(
             "samples of this program overlap, so its intermediate tensors are of several samples: look at them in a "
-            "program that is compiled without overlap"
+            f"program that is compiled with {spell_option('overlap', 1)}"
         )
     return make_captures(program) if probes else make_empty_captures(program)
 

@@ -40,6 +40,8 @@ DEFAULT_DEVICE = "reram-puma"
 
 MOST_STAGES = 8
 """Largest number of samples that a chip works on at once."""
+SEARCHED_STAGES = 6
+"""Largest number of samples at once that a search for throughput tries if no option says how many."""
 MAX_BITS = 32
 _MOST_LINES = 2**16 - 1
 _LONGEST_NAME = 100

@@ -1,5 +1,7 @@
 """Rotary embedding and grouped-query attention of onnxruntime, in standard ONNX operators."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from onnx import TensorProto
 
@@ -25,7 +27,7 @@ def rotary_embedding(w: ExpansionWriter) -> None:
     else:
         heads_first = w.add("Transpose", [x], perm=[0, 2, 1, 3])
     if w.rank(ids) == 1:
-        ids = w.unsqueeze(w.add("Add", [ids, _counted(w, w.size(heads_first, 1))]), 0)
+        ids = w.unsqueeze(w.add("Add", [ids, count_below(w, w.size(heads_first, 1))]), 0)
     found = rotate(w, heads_first, ids, cosines, sines, interleaved=bool(w.view.integer("interleaved", 0)))
     w.finish(w.reshape(found, 0, 0, -1) if flat else w.add("Transpose", [found], perm=[0, 2, 1, 3]))
 
@@ -47,13 +49,13 @@ def rotate(w: ExpansionWriter, x: str, ids: str, cosines: str, sines: str, *, in
 
 def _channels(w: ExpansionWriter, table: str) -> int:
     """Returns the number of channels that a table of cosines [positions, r / 2] turns."""
-    dims = w.weights[table].dims if table in w.weights else w.dims.get(table, ())
+    dims = w.weights[table].dims if table in w.weights else w.known.dims.get(table, ())
     if len(dims) != 2 or not isinstance(dims[1], int):
         raise CannotExpandError("its table of cosines must have a known size")
     return 2 * int(dims[1])
 
 
-def _counted(w: ExpansionWriter, count: str) -> str:
+def count_below(w: ExpansionWriter, count: str) -> str:
     """Adds the integers 0, 1, ... below a scalar."""
     return w.add("Range", [w.constant(np.int64(0)), count, w.constant(np.int64(1))])
 
@@ -80,7 +82,7 @@ def group_query_attention(w: ExpansionWriter) -> None:
     q, k, v = _heads(w, heads, groups)
     past = (view.input(3), view.input(4))
     start = w.size(past[0], 2) if past[0] else w.constant(np.int64(0))
-    rows = w.add("Add", [start, _counted(w, w.size(q, 1))])
+    rows = w.add("Add", [start, count_below(w, w.size(q, 1))])
     if view.integer("do_rotary", 0):
         ids = view.input(9) or w.unsqueeze(rows, 0)
         tables, pairs = view.inputs[7:9], bool(view.integer("rotary_interleaved", 0))
@@ -88,9 +90,8 @@ def group_query_attention(w: ExpansionWriter) -> None:
     q, k, v = (w.add("Transpose", [x], perm=[0, 2, 1, 3]) for x in (q, k, v))
     if past[0] and past[1]:
         k, v = w.add("Concat", [past[0], k], axis=2), w.add("Concat", [past[1], v], axis=2)
-    bias = _visible(w, rows, w.size(k, 2), view.integer("local_window_size", -1))
-    mixed = _attend(w, (q, k, v), bias, heads, groups)
-    w.finish(w.reshape(w.add("Transpose", [mixed], perm=[0, 2, 1, 3]), 0, 0, -1))
+    bias = hide_later_keys(w, rows, w.size(k, 2), view.integer("local_window_size", -1))
+    w.finish(attend(w, (q, k, v), (view.input(10), bias), heads, groups))
     w.finish(k, 1)
     w.finish(v, 2)
 
@@ -104,9 +105,9 @@ def _heads(w: ExpansionWriter, heads: int, groups: int) -> list[str]:
     return w.split(w.reshape(query, 0, 0, heads + 2 * groups, -1), 2, [heads, groups, groups])
 
 
-def _visible(w: ExpansionWriter, rows: str, keys: str, window: int) -> str:
+def hide_later_keys(w: ExpansionWriter, rows: str, keys: str, window: int = 0) -> str:
     """Adds the mask [S, keys]: 0 where row i sees key j, else `MASKED`. `rows`: the key of each row's own token."""
-    own, key = w.unsqueeze(rows, 1), w.unsqueeze(_counted(w, keys), 0)
+    own, key = w.unsqueeze(rows, 1), w.unsqueeze(count_below(w, keys), 0)
     hidden = w.add("Greater", [key, own])
     if window > 0:
         early = w.add("Less", [key, w.add("Sub", [own, w.constant(np.int64(window - 1))])])
@@ -114,34 +115,46 @@ def _visible(w: ExpansionWriter, rows: str, keys: str, window: int) -> str:
     return w.add("Mul", [w.add("Cast", [hidden], to=TensorProto.FLOAT), w.number(MASKED)])
 
 
-def _attend(w: ExpansionWriter, operands: tuple[str, str, str], bias: str, heads: int, groups: int) -> str:
-    """Adds softmax(scale q k^T + bias) v for q [B, heads, S, d]; the heads of a group are rows of one product."""
+def attend(
+    w: ExpansionWriter, operands: tuple[str, str, str], terms: Sequence[str | None], heads: int, groups: int
+) -> str:
+    """Adds softmax(scale q k^T, capped, + terms) v, [B, S, heads * d], for q [B, heads, S, d].
+
+    The heads of a group are rows of one product.
+    """
     q, k, v = operands
-    scale = w.view.number("scale", 0)
-    if scale:
-        factor = w.number(scale)
-    else:
-        factor = w.add("Reciprocal", [w.add("Sqrt", [w.add("Cast", [w.size(q, 3)], to=TensorProto.FLOAT)])])
-    grouped = _in_groups(w, w.add("Mul", [q, factor]), groups)
+    grouped = _in_groups(w, scale_queries(w, q), heads, groups)
     scores = w.add("MatMul", [grouped, w.add("Transpose", [k], perm=[0, 1, 3, 2])])
-    scores = _per_head(w, scores, q, heads)
-    cap, given = w.view.number("softcap", 0), w.view.input(10)
-    if cap:
+    scores = _per_head(w, scores, q, heads, groups)
+    if cap := w.view.number("softcap", 0):
         scores = w.add("Mul", [w.add("Tanh", [w.add("Div", [scores, w.number(cap)])]), w.number(cap)])
-    if given:
-        scores = w.add("Add", [scores, given])
-    share = _softmax(w, w.add("Add", [scores, bias]), heads)
-    return _per_head(w, w.add("MatMul", [_in_groups(w, share, groups), v]), q, heads)
+    for term in terms:
+        scores = w.add("Add", [scores, term]) if term else scores
+    share = _softmax(w, scores, heads)
+    mixed = _per_head(w, w.add("MatMul", [_in_groups(w, share, heads, groups), v]), q, heads, groups)
+    return w.reshape(w.add("Transpose", [mixed], perm=[0, 2, 1, 3]), 0, 0, -1)
 
 
-def _in_groups(w: ExpansionWriter, x: str, groups: int) -> str:
-    """Adds a Reshape of x [B, heads, S, n] to [B, groups, heads / groups * S, n]."""
+def scale_queries(w: ExpansionWriter, q: str) -> str:
+    """Multiplies queries [B, heads, S, d] by the attribute `scale`, which is 1 / sqrt(d) by default or if it is 0."""
+    if scale := w.view.number("scale", 0):
+        return w.add("Mul", [q, w.number(scale)])
+    root = w.add("Sqrt", [w.add("Cast", [w.size(q, 3)], to=TensorProto.FLOAT)])
+    return w.add("Mul", [q, w.add("Reciprocal", [root])])
+
+
+def _in_groups(w: ExpansionWriter, x: str, heads: int, groups: int) -> str:
+    """Adds a Reshape of x [B, heads, S, n] to [B, groups, heads / groups * S, n], if heads form groups."""
+    if heads == groups:
+        return x
     last = w.unsqueeze(w.size(x, 3), 0)
     return w.add("Reshape", [x, w.add("Concat", [w.integers(0, groups, -1), last], axis=0)])
 
 
-def _per_head(w: ExpansionWriter, x: str, q: str, heads: int) -> str:
+def _per_head(w: ExpansionWriter, x: str, q: str, heads: int, groups: int) -> str:
     """Adds a Reshape of x [B, groups, heads / groups * S, n] to [B, heads, S, n]. q: [B, heads, S, d]."""
+    if heads == groups:
+        return x
     size, last = (w.unsqueeze(w.size(t, a), 0) for t, a in ((q, 2), (x, 3)))
     return w.add("Reshape", [x, w.add("Concat", [w.integers(0, heads), size, last], axis=0)])
 

@@ -7,8 +7,10 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helpe
 
 from raptor.common.errors import UnsupportedError, UnsupportedNode
 from raptor.frontend.contributed import attention_expansions as attention
+from raptor.frontend.contributed import embedding_expansions as embedding
+from raptor.frontend.contributed import multi_head_expansions as multi_head
 from raptor.frontend.contributed import simple_expansions as simple
-from raptor.frontend.contributed.node_writer import CannotExpandError, ExpansionWriter
+from raptor.frontend.contributed.node_writer import CannotExpandError, ExpansionWriter, KnownTensors
 from raptor.frontend.control_flow.inline_subgraphs import UniqueNames, replace_nodes
 from raptor.frontend.operator_sets import CONTRIB_DOMAIN, STANDARD_DOMAINS
 from raptor.frontend.proto.nodes import Array, NodeView
@@ -17,11 +19,15 @@ from raptor.frontend.proto.opset_conversion import opset_version
 
 EXPANSIONS: Mapping[str, Callable[[ExpansionWriter], None]] = MappingProxyType(
     {
+        "Attention": multi_head.attention,
         "BiasGelu": simple.bias_gelu,
+        "EmbedLayerNormalization": embedding.embed_layer_norm,
         "FastGelu": simple.fast_gelu,
+        "GatherBlockQuantized": embedding.gather_block_quantized,
         "Gelu": simple.gelu,
         "GroupQueryAttention": attention.group_query_attention,
         "MatMulNBits": simple.matmul_nbits,
+        "MultiHeadAttention": multi_head.multi_head_attention,
         "QuickGelu": simple.quick_gelu,
         "RotaryEmbedding": attention.rotary_embedding,
         "SimplifiedLayerNormalization": simple.simplified_layer_norm,
@@ -32,16 +38,29 @@ EXPANSIONS: Mapping[str, Callable[[ExpansionWriter], None]] = MappingProxyType(
 """Operator -> function that writes its expansion; of `com.microsoft`, if nothing else is said."""
 _IN_STANDARD_DOMAIN = frozenset(("SimplifiedLayerNormalization",))
 """Operators that are in the domain of ONNX, though it does not define them."""
-_BY_RANK = frozenset(("RotaryEmbedding", "SimplifiedLayerNormalization"))
-"""Operators whose expansion depends on the rank of an input."""
+_WITH_CACHES: Mapping[str, Callable[[ExpansionWriter], None]] = MappingProxyType(
+    {"Attention": multi_head.standard_attention}
+)
+"""Operators of ONNX that are expanded where they append rows to a cache."""
+_BY_RANK = frozenset(
+    ("Attention", "GroupQueryAttention", "MultiHeadAttention", "RotaryEmbedding", "SimplifiedLayerNormalization")
+)
+"""Operators whose expansion depends on the rank, the type or a size of an input."""
 _PAST_KEYS = 3
 
 
 def is_expanded(node: NodeProto) -> bool:
     """Checks whether a node is one of these operators."""
+    return _find_expansion(node, with_caches=False) is not None
+
+
+def _find_expansion(node: NodeProto, *, with_caches: bool) -> Callable[[ExpansionWriter], None] | None:
+    own = node.op_type in _IN_STANDARD_DOMAIN
     if node.domain == CONTRIB_DOMAIN:
-        return node.op_type in EXPANSIONS and node.op_type not in _IN_STANDARD_DOMAIN
-    return node.domain in STANDARD_DOMAINS and node.op_type in _IN_STANDARD_DOMAIN
+        return None if own else EXPANSIONS.get(node.op_type)
+    if node.domain not in STANDARD_DOMAINS:
+        return None
+    return EXPANSIONS[node.op_type] if own else _WITH_CACHES.get(node.op_type) if with_caches else None
 
 
 def find_growing_state(proto: ModelProto) -> str | None:
@@ -50,79 +69,89 @@ def find_growing_state(proto: ModelProto) -> str | None:
     return next((n.input[_PAST_KEYS] for n in found if len(n.input) > _PAST_KEYS and n.input[_PAST_KEYS]), None)
 
 
-def expand_contributed(proto: ModelProto, read_values: Callable[[TensorProto], Array]) -> dict[str, str]:
+def expand_contributed(
+    proto: ModelProto, read_values: Callable[[TensorProto], Array], *, with_caches: bool = False
+) -> dict[str, str]:
     """Replaces these operators, in place. Returns results of new nodes -> label of the replaced node.
 
-    `read_values`: returns the value of a weight. Raises `UnsupportedError` with all nodes in a form without expansion.
+    `read_values`: returns the value of a weight. `with_caches`: Attention of ONNX is replaced, too. Raises
+    `UnsupportedError` with all nodes in a form without expansion.
     """
-    if not any(map(is_expanded, proto.graph.node)):
+
+    def count() -> int:
+        return sum(_find_expansion(n, with_caches=with_caches) is not None for n in proto.graph.node)
+
+    if not count():
         return {}
-    names, version = UniqueNames(proto.graph), opset_version(proto)
-    weights = {t.name: t for t in proto.graph.initializer}
-    labels: dict[str, str] = {}
-    refused: list[UnsupportedNode] = []
-    dims = dict[str, tuple[int | str, ...]]()
-    while pending := [n for n in proto.graph.node if is_expanded(n)]:
-        dims = _known_dims(proto) if any(n.op_type in _BY_RANK for n in pending) else dims
-        done = len(pending)
+    expander = _Expander(proto, read_values, with_caches)
+    while left := count():
+        expander.expand_all()
+        if count() == left:
+            raise UnsupportedError(expander.refused)
+    _drop_domain(proto)
+    return expander.labels
+
+
+class _Expander:
+    """Replaces nodes of a model. `labels`: results of new nodes -> label of the replaced node."""
+
+    def __init__(self, proto: ModelProto, read_values: Callable[[TensorProto], Array], with_caches: bool) -> None:
+        self.proto, self.read_values, self.with_caches = proto, read_values, with_caches
+        self.names, self.version = UniqueNames(proto.graph), opset_version(proto)
+        self.weights = {t.name: t for t in proto.graph.initializer}
+        self.known = KnownTensors({}, {})
+        self.labels: dict[str, str] = {}
+        self.refused: list[UnsupportedNode] = []
+
+    def expand_all(self) -> None:
+        """Replaces all nodes that have an expansion by now: that of some depends on shapes."""
+        found = [(n, _find_expansion(n, with_caches=self.with_caches)) for n in self.proto.graph.node]
+        if any(n.op_type in _BY_RANK for n, expand in found if expand):
+            self.known = _find_known(self.proto)
+        self.refused = []
         nodes: list[NodeProto] = []
-        refused = []
-        for node in proto.graph.node:
-            writer = _try(node, version, names, dims, weights, read_values, refused) if is_expanded(node) else None
+        for node, expand in found:
+            writer = self._try(node, expand) if expand else None
             if writer is None:
                 nodes.append(node)
                 continue
-            done -= 1
             label = node.name or node.output[0]
-            labels |= {o: label for n in writer.nodes for o in n.output}
+            self.labels |= {o: label for n in writer.nodes for o in n.output}
             nodes += writer.nodes
-            proto.graph.initializer.extend(writer.constants)
-        if done == len(pending):
-            raise UnsupportedError(refused)
-        replace_nodes(proto.graph, nodes)
-    _drop_domain(proto)
-    return labels
+            self.proto.graph.initializer.extend(writer.constants)
+        replace_nodes(self.proto.graph, nodes)
 
-
-def _try(
-    node: NodeProto,
-    version: int,
-    names: UniqueNames,
-    dims: Mapping[str, tuple[int | str, ...]],
-    weights: Mapping[str, TensorProto],
-    read_values: Callable[[TensorProto], Array],
-    refused: list[UnsupportedNode],
-) -> ExpansionWriter | None:
-    """Returns the expansion of a node; None, with a reason in `refused`, if it has none yet."""
-    own = {
-        name: weights[name] if not weights[name].external_data else _inline(weights[name], read_values)
-        for name in node.input
-        if name in weights
-    }
-    view = NodeView.from_proto(node, node.name or node.output[0], version)
-    writer = ExpansionWriter(view, version, names, dims, own)
-    try:
-        EXPANSIONS[node.op_type](writer)
-    except CannotExpandError as error:
-        refused.append(UnsupportedNode(view.name, node.op_type, str(error)))
-        return None
-    return writer
+    def _try(self, node: NodeProto, expand: Callable[[ExpansionWriter], None]) -> ExpansionWriter | None:
+        """Returns the expansion of a node; None, with a reason in `refused`, if it has none yet."""
+        own = {
+            name: t if not t.external_data else _inline(t, self.read_values)
+            for name in node.input
+            if (t := self.weights.get(name)) is not None
+        }
+        view = NodeView.from_proto(node, node.name or node.output[0], self.version)
+        writer = ExpansionWriter(view, self.version, self.names, self.known, own)
+        try:
+            expand(writer)
+        except CannotExpandError as error:
+            self.refused.append(UnsupportedNode(view.name, node.op_type, str(error)))
+            return None
+        return writer
 
 
 def _inline(tensor: TensorProto, read_values: Callable[[TensorProto], Array]) -> TensorProto:
     return numpy_helper.from_array(read_values(tensor), tensor.name)
 
 
-def _known_dims(proto: ModelProto) -> dict[str, tuple[int | str, ...]]:
+def _find_known(proto: ModelProto) -> KnownTensors:
     try:
         graph = infer_shapes(proto).graph
     except (InvalidTypes, ValueError):  # the canonicaliser reports the error
         graph = proto.graph
-    return {
-        v.name: _dims(v)
-        for v in (*graph.input, *graph.value_info, *graph.output)
-        if v.type.tensor_type.HasField("shape")
-    }
+    values = {v.name: v for v in (*graph.input, *graph.value_info, *graph.output)}
+    return KnownTensors(
+        {name: _dims(v) for name, v in values.items() if v.type.tensor_type.HasField("shape")},
+        {name: v.type.tensor_type.elem_type for name, v in values.items()},
+    )
 
 
 def _dims(value: ValueInfoProto) -> tuple[int | str, ...]:

@@ -19,14 +19,22 @@ class CannotExpandError(Exception):
     """Raised for an operator in a form without an expansion; the text says which form."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownTensors:
+    """Shapes and element types of tensors that are known before an expansion."""
+
+    dims: Mapping[str, tuple[int | str, ...]]
+    types: Mapping[str, int]
+
+
 @dataclass(slots=True, eq=False)
 class ExpansionWriter:
-    """Collects the nodes that replace `view`. `version`: operator set of the model. `dims`: known shapes by tensor."""
+    """Collects the nodes that replace `view`. `version`: operator set of the model."""
 
     view: NodeView
     version: int
     names: UniqueNames
-    dims: Mapping[str, tuple[int | str, ...]]
+    known: "KnownTensors"
     weights: Mapping[str, TensorProto]
     nodes: list[NodeProto] = field(default_factory=list[NodeProto])
     constants: list[TensorProto] = field(default_factory=list[TensorProto])
@@ -87,11 +95,12 @@ class ExpansionWriter:
             return self.add_many("Split", [x], len(sizes), axis=axis, split=list(sizes))
         return self.add_many("Split", [x, self.integers(*sizes)], len(sizes), axis=axis)
 
-    def mean(self, x: str) -> str:
-        """Adds the mean over the last axis, which stays with size 1."""
+    def mean(self, x: str, axes: int = 1) -> str:
+        """Adds the mean over the last `axes` axes, which stay with size 1."""
+        last = range(-axes, 0)
         if self.version < _REDUCE_INPUT:
-            return self.add("ReduceMean", [x], axes=[-1], keepdims=1)
-        return self.add("ReduceMean", [x, self.integers(-1)], keepdims=1)
+            return self.add("ReduceMean", [x], axes=[*last], keepdims=1)
+        return self.add("ReduceMean", [x, self.integers(*last)], keepdims=1)
 
     def slice(self, x: str, begin: int, end: int, axis: int, step: int = 1) -> str:
         """Adds a Slice along one axis."""
@@ -103,11 +112,15 @@ class ExpansionWriter:
 
     def rank(self, x: str) -> int:
         """Returns the rank of an input. Raises `CannotExpandError` if it is not known."""
+        return len(self.shape(x))
+
+    def shape(self, x: str) -> tuple[int | str, ...]:
+        """Returns the sizes of an input, and names of open ones. Raises `CannotExpandError` if the rank is unknown."""
         if x in self.weights:
-            return len(self.weights[x].dims)
-        if x not in self.dims:
+            return tuple(self.weights[x].dims)
+        if x not in self.known.dims:
             raise CannotExpandError(f"the rank of its input {x} is not known")
-        return len(self.dims[x])
+        return self.known.dims[x]
 
     def weight(self, position: int, what: str) -> Array:
         """Returns the value of an input that must be a constant. Raises `CannotExpandError` if it is not."""

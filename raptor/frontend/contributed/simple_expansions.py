@@ -11,19 +11,22 @@ _BITS = (2, 4, 8)
 
 
 def simplified_layer_norm(w: ExpansionWriter) -> None:
-    """x / sqrt(mean of x * x over the last axis + epsilon) * scale; epsilon is 1e-5 by default."""
-    w.refuse_outputs(1)
+    """x / r * scale, and 1 / r: r = sqrt(mean of x * x from `axis` on + epsilon). epsilon: 1e-5 by default."""
+    w.refuse_outputs(2)
     x, gain = w.view.inputs[:2]
-    if (axis := w.view.integer("axis", -1)) != -1 and axis != w.rank(x) - 1:
-        raise CannotExpandError(f"axis={axis}; only the last axis is supported")
-    w.finish(_rms_norm(w, x, gain, w.view.number("epsilon", 1e-5)))
+    axis = w.view.integer("axis", -1)
+    axes = -axis if axis < 0 else w.rank(x) - axis
+    normal, root = _rms_norm(w, x, gain, w.view.number("epsilon", 1e-5), axes)
+    w.finish(normal)
+    if len(w.view.outputs) > 1 and w.view.outputs[1]:
+        w.finish(w.add("Reciprocal", [root]), 1)
 
 
 def skip_simplified_layer_norm(w: ExpansionWriter) -> None:
     """Input + skip + bias (output 3), and its root-mean-square norm. epsilon: 1e-12 by default."""
     w.refuse_outputs(1, without=3)
     total = _residual_sum(w, bias=3)
-    w.finish(_rms_norm(w, total, w.view.inputs[2], w.view.number("epsilon", 1e-12)))
+    w.finish(_rms_norm(w, total, w.view.inputs[2], w.view.number("epsilon", 1e-12))[0])
     w.finish(total, 3)
 
 
@@ -31,11 +34,14 @@ def skip_layer_norm(w: ExpansionWriter) -> None:
     """Input + skip + bias (output 3), and its layer norm. epsilon: 1e-12 by default."""
     w.refuse_outputs(1, without=3)
     total = _residual_sum(w, bias=4)
-    centred = w.add("Sub", [total, w.mean(total)])
-    normal = _rms_norm(w, centred, w.view.inputs[2], w.view.number("epsilon", 1e-12))
-    beta = w.view.input(3)
-    w.finish(w.add("Add", [normal, beta]) if beta else normal)
+    w.finish(layer_norm(w, total, w.view.inputs[2], w.view.input(3), w.view.number("epsilon", 1e-12)))
     w.finish(total, 3)
+
+
+def layer_norm(w: ExpansionWriter, x: str, gain: str, beta: str | None, epsilon: float) -> str:
+    """Adds the layer norm over the last axis: (x - mean) / sqrt(variance + epsilon) * gain + beta."""
+    normal, _ = _rms_norm(w, w.add("Sub", [x, w.mean(x)]), gain, epsilon)
+    return w.add("Add", [normal, beta]) if beta else normal
 
 
 def _residual_sum(w: ExpansionWriter, bias: int) -> str:
@@ -44,9 +50,10 @@ def _residual_sum(w: ExpansionWriter, bias: int) -> str:
     return w.add("Add", [total, added]) if added else total
 
 
-def _rms_norm(w: ExpansionWriter, x: str, gain: str, epsilon: float) -> str:
-    root = w.add("Sqrt", [w.add("Add", [w.mean(w.add("Mul", [x, x])), w.number(epsilon)])])
-    return w.add("Mul", [w.add("Div", [x, root]), gain])
+def _rms_norm(w: ExpansionWriter, x: str, gain: str, epsilon: float, axes: int = 1) -> tuple[str, str]:
+    """Adds the norm by the root of the mean square of the last `axes` axes. Returns it, and the root."""
+    root = w.add("Sqrt", [w.add("Add", [w.mean(w.add("Mul", [x, x]), axes), w.number(epsilon)])])
+    return w.add("Mul", [w.add("Div", [x, root]), gain]), root
 
 
 def quick_gelu(w: ExpansionWriter) -> None:
@@ -99,14 +106,14 @@ def dequantise_blocks(w: ExpansionWriter) -> Array:
     if bits not in _BITS or block < 1 or rows < 1 or columns < 1:
         raise CannotExpandError(f"bits={bits}, block_size={block}, N={rows}, K={columns}")
     blocks = -(-columns // block)
-    codes = _unpack(w.weight(1, "weights"), bits, rows * blocks, block)
+    codes = unpack_codes(w.weight(1, "weights"), bits, rows * blocks, block)
     scale = w.weight(2, "scales").astype(np.float32)
     if codes is None or scale.size != rows * blocks:
         raise CannotExpandError(f"weights or scales do not fit N={rows}, K={columns}, block_size={block}")
     zero = np.full((rows, blocks), 2 ** (bits - 1), np.float32)
     if w.view.input(3):
         given = w.weight(3, "zero points")
-        found = _unpack(given, bits, rows, blocks) if given.dtype == np.uint8 else given.reshape(rows, -1)
+        found = unpack_codes(given, bits, rows, blocks) if given.dtype == np.uint8 else given.reshape(rows, -1)
         if found is None or found.shape != zero.shape:
             raise CannotExpandError(f"zero points do not fit N={rows}, K={columns}, block_size={block}")
         zero = found.astype(np.float32)
@@ -114,7 +121,7 @@ def dequantise_blocks(w: ExpansionWriter) -> Array:
     return values.reshape(rows, -1)[:, :columns].astype(np.float32)
 
 
-def _unpack(packed: Array, bits: int, rows: int, columns: int) -> Array | None:
+def unpack_codes(packed: Array, bits: int, rows: int, columns: int) -> Array | None:
     """Returns numbers [rows, columns] as float32; each row is padded to bytes, low bits first. None: another size."""
     in_row = -(-columns * bits // 8)
     if packed.size != rows * in_row:

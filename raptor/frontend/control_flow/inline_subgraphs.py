@@ -51,7 +51,7 @@ def hoist_constants(graph: GraphProto, names: UniqueNames) -> list[TensorProto]:
 
 def _hoisted(graph: GraphProto, names: UniqueNames) -> Iterator[TensorProto]:
     found = {t.name: t for t in graph.initializer}
-    found |= {n.output[0]: t for n in graph.node if n.output and (t := _constant(n)) is not None}
+    found |= {n.output[0]: t for n in graph.node if n.output and (t := read_constant(n)) is not None}
     outputs = {v.name for v in graph.output}
     nodes = [n for n in graph.node if not (n.output and n.output[0] in found)]
     renamed: dict[str, str] = {}
@@ -71,7 +71,8 @@ def _hoisted(graph: GraphProto, names: UniqueNames) -> Iterator[TensorProto]:
         rename_reads(node, {k: v for k, v in renamed.items() if k not in outputs})
 
 
-def _constant(node: NodeProto) -> TensorProto | None:
+def read_constant(node: NodeProto) -> TensorProto | None:
+    """Returns the value of a Constant; None for another node, or a value of another kind."""
     if node.op_type != "Constant" or node.domain not in STANDARD_DOMAINS or len(node.attribute) != 1:
         return None
     attribute = node.attribute[0]

@@ -29,6 +29,9 @@ _DERIVED: Mapping[str, DerivedKind] = MappingProxyType(
 )
 """Names that exporters give to inputs which the position determines."""
 
+_COMBINED_RANK = 5
+"""Rank of a cache that holds keys and values, [2, batch, heads, rows, d]."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecoderInputs:
@@ -142,8 +145,9 @@ class _Sizes:
             0 if d == axis else self._size(value.name, d, dim, None if given is None else given[d], is_derived)
             for d, dim in enumerate(dims)
         ]
-        if found and found[0] > 1 and (axis is not None or is_derived):
-            raise UserError(f"{value.name}: batch of {found[0]}: a session is one sequence")
+        batch = int(axis is not None and len(found) == _COMBINED_RANK)
+        if len(found) > batch and found[batch] > 1 and (axis is not None or is_derived):
+            raise UserError(f"{value.name}: batch of {found[batch]}: a session is one sequence")
         for dim, size in zip(dims, found, strict=True):
             if size > 1 and dim.dim_param in self.of_a_step:
                 raise UserError(f"{value.name}: {dim.dim_param}={size}: a step takes one token of one sequence")

@@ -16,11 +16,12 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
 from raptor.frontend.contributed.attention_expansions import MASKED
-from raptor.frontend.contributed.expand_contributed import expand_contributed
 from raptor.frontend.control_flow.inline_subgraphs import UniqueNames
 from raptor.frontend.growing.decoder_inputs import DecoderInputs, read_decoder_inputs
 from raptor.frontend.growing.growth_rules import Growth
+from raptor.frontend.growing.move_factors import move_factors
 from raptor.frontend.growing.position_values import compute_by_position, measure_shapes
+from raptor.frontend.growing.resolve_model import resolve_model
 from raptor.frontend.proto.model_checks import PARAMETER_INPUTS
 from raptor.frontend.proto.read_model import SourceModel, find_reads, read_proto
 from raptor.graph.decoder_steps import DecoderSteps, GrowingState
@@ -45,7 +46,7 @@ def make_step_model(source: SourceModel, pairs: Mapping[str, str], capacity: int
     Raises `UserError` if no state grows, or if the model computes with a cache in a way that no mask makes right.
     """
     proto = ModelProto.FromString(source.onnx_bytes)
-    expand_contributed(proto, numpy_helper.to_array)
+    resolve_model(proto)
     inputs = read_decoder_inputs(proto, pairs, fixed)
     return _StepBuilder(proto, inputs, capacity, source.name).build()
 
@@ -58,6 +59,7 @@ class _StepBuilder:
         self.names = UniqueNames(proto.graph)
         self.position = self.names.unique_tensor(_POSITION)
         self.last, self.before = measure_shapes(proto, inputs, (capacity - 1, capacity - 2))
+        move_factors(proto, self.names, self.last, self.before)
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
         self.masks: dict[tuple[int, int, int, int], _PositionTable] = {}

@@ -60,6 +60,13 @@ def bind_inputs(proto: ModelProto, fixed: ModelInputs) -> BoundInputs:
     return BoundInputs(constants, tuple(notes))
 
 
+def make_constants(proto: ModelProto, given: Mapping[str, object]) -> None:
+    """Makes inputs constants, in place. Raises `UserError` for unknown names, wrong types, and other shapes."""
+    inputs = collect_inputs(proto)
+    _check_names(inputs, ModelInputs(constants=given))
+    _make_constants(proto, {name: _constant(inputs[name], value, {}) for name, value in given.items()})
+
+
 def _check_names(inputs: Mapping[str, ValueInfoProto], fixed: ModelInputs) -> None:
     for keyword, given in (("shapes", fixed.shapes), ("constants", fixed.constants)):
         unknown = [name for name in given if name not in inputs]

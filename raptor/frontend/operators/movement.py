@@ -10,6 +10,12 @@ import numpy.typing as npt
 from raptor.frontend.constant_pixels import Shape
 from raptor.frontend.formulas import selection
 from raptor.frontend.formulas.builder import OperatorBuilder, number_elements, read_axis, read_constant_ints
+from raptor.frontend.formulas.computed_scatter import (
+    emit_computed_scatter,
+    find_cache_updates,
+    find_element_updates,
+    find_slice_updates,
+)
 from raptor.frontend.formulas.embedding_lookup import emit_lookup, read_table
 from raptor.frontend.formulas.formula import FormulaBuilder
 from raptor.frontend.formulas.scatter_gather import emit_gather, emit_gather_elements, emit_scatter
@@ -17,6 +23,7 @@ from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal, NeedsConstantError
 from raptor.frontend.proto.nodes import Array, NodeView
 from raptor.frontend.registry import importer
+from raptor.frontend.types.integer_ranges import IntegerInterval
 from raptor.graph.ir import Indices
 from raptor.graph.rearrangement import c_order
 
@@ -104,30 +111,49 @@ def import_gather_nd(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, wanted[(*outer, *np.moveaxis(given, -1, 0))])
 
 
-@importer("ScatterND", since=11, limits="constant indices")
+@importer("ScatterND", since=11, limits="computed indices: at most 64 slices, no reduction")
 def import_scatter_nd(node: NodeView, ctx: ImportContext) -> None:
     """The input with slices replaced by updates, or combined with them."""
+    if not ctx.is_constant(node.inputs[1]):
+        x, ids = ctx.operand_shape(node.inputs[0]), ctx.tensor(node.inputs[1])
+        sizes = x[: ids.shape[-1]]
+        limits = IntegerInterval(-max(sizes), max(sizes) - 1)
+        emit_computed_scatter(node, ctx, ids, find_slice_updates(x, ids.shape), limits)
+        return
     given = _constant(node, ctx, 1)
     emit_scatter(node, ctx, tuple(np.moveaxis(given, -1, 0)))
 
 
-@importer("Scatter", since=9, limits="constant indices")
+@importer("Scatter", since=9, limits="as ScatterElements")
 def import_scatter(node: NodeView, ctx: ImportContext) -> None:
     """ScatterElements under its former name."""
     import_scatter_elements(node, ctx)
 
 
-@importer("ScatterElements", since=11, counts=True, limits="constant indices")
+@importer("ScatterElements", since=11, counts=True, limits="computed indices: at most 64 along the axis, no reduction")
 def import_scatter_elements(node: NodeView, ctx: ImportContext) -> None:
     """The input with elements replaced by updates, or combined with them."""
     shape = ctx.shape(node.inputs[0])
     axis = read_axis(node, len(shape), 0)
+    if not ctx.is_constant(node.inputs[1]):
+        ids, limits = ctx.tensor(node.inputs[1]), IntegerInterval(-shape[axis], shape[axis] - 1)
+        emit_computed_scatter(node, ctx, ids, find_element_updates(shape, ids.shape, axis), limits)
+        return
     emit_scatter(node, ctx, _along(_indices(node, ctx, 1, shape[axis]), axis))
 
 
-@importer("TensorScatter", since=24, limits="constant places")
+@importer("TensorScatter", since=24, limits="computed places: at most 64 new elements of a sequence")
 def import_tensor_scatter(node: NodeView, ctx: ImportContext) -> None:
     """A cache with new elements written from a position on, wrapping around its end if circular."""
+    places = node.input(2)
+    if places and not ctx.is_constant(places):
+        shape = ctx.operand_shape(node.inputs[0])
+        axis = read_axis(node, len(shape), -2)
+        count, circular = ctx.operand_shape(node.inputs[1])[axis], node.string("mode", "linear") == "circular"
+        updates = find_cache_updates(shape, count, axis, circular=circular)
+        limits = IntegerInterval(0, shape[axis] - (1 if circular else count))
+        emit_computed_scatter(node, ctx, ctx.tensor(places), updates, limits)
+        return
     build = OperatorBuilder(node, ctx)
     sources = [build.operand(i) for i in node.inputs[:2]]
     wanted, updates = number_elements(sources)

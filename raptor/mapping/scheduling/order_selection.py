@@ -37,7 +37,7 @@ WORTH_CHANGING = 0.98
 MOST_GROWTH = 1.1
 """Largest latency or interval of a better order by the objective "both", relative to the one before."""
 
-_THREADS = 2
+THREADS = 2
 """Number of threads, each for the orders of one patience. The compiled loops release the GIL."""
 
 
@@ -104,7 +104,7 @@ def named_order(work: "SampleWork", named: StepOrder) -> "Ints":
 def choose_step_order(work: "SampleWork", named: StepOrder, aim: OrderObjective) -> "OrderCandidate":
     """Returns the best order by `aim`, with patiences relative to that of `named`."""
     patiences_ns = [named.patience_ns * factor for factor in aim.patiences]
-    with CheckedThreadPool(_THREADS) as pool:
+    with CheckedThreadPool(THREADS) as pool:
         candidates = [
             candidate for group in pool.map(partial(_candidates, work, aim), patiences_ns) for candidate in group
         ]

@@ -11,13 +11,16 @@ schedule orders a pass, in which a step waits for steps of its own stage only.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count as count_up
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from raptor.common.process.thread_pool import CheckedThreadPool
 from raptor.mapping.scheduling.order_selection import (
+    THREADS,
     StepOrder,
     busiest_ns,
     list_orders,
@@ -41,6 +44,11 @@ WRAPPED_ROUNDS = 8
 """Rounds in which a step before one that it waits for is raised; afterwards, groups alone raise steps."""
 SAMPLES = 6
 """Samples that the list schedule schedules: the orders of later ones are closer to the steady state."""
+WORTH_STAGES = 0.98
+"""Largest interval with stages, relative to the one without, that is worth the delay of the outputs.
+
+The steady state is simulated over few samples: with a smaller gain, BERT-tiny was slower over more of them.
+"""
 
 
 StageMethod = Literal["modulo", "slices"]
@@ -83,28 +91,40 @@ def list_staged_orders(
 ) -> list[StagedOrder]:
     """Returns orders of 2 to `most` stages, the one with the shortest estimated interval first.
 
-    `base`: the order of one sample. `version_ns`: time of a copy of the results of each step; copies of older values
-    count. At most one order is returned for each way to stages and each patience of the list schedule.
+    `base`: the order of one sample, whose estimated interval they are below by enough (`WORTH_STAGES`). `version_ns`:
+    time of a copy of the results of each step; copies of older values count. At most one order is returned for each
+    assignment of stages and each patience of the list schedule.
     """
-    order, found = named_order(work, base), list[StagedOrder]()
-    least_ns = max(busiest_ns(work), float(work.memory_ns.sum()))
+    order, least_ns = named_order(work, base), max(busiest_ns(work), float(work.memory_ns.sum()))
+    enough_ns = WORTH_STAGES * measure_times(work, order)[1]
+    if least_ns >= enough_ns:
+        return []
     latency_ns = measure_times(work, schedule_early(work, base.patience_ns)[0])[0]
     ways = [StageOrder(factor * least_ns, base) for factor in INTERVALS]
     ways += [StageOrder(latency_ns / count, base, "slices") for count in SLICES]
+    distinct: dict[bytes, tuple[StageOrder, Ints]] = {}
     for way in ways:
         stage = _assign_stages(work, order, base.patience_ns, rules, way)
-        if not 0 < stage.max() < most:
-            continue
-        inside = within_stages(work, stage)
-        for patience in PATIENCES:
-            tried, patience_ns = list[StagedOrder](), patience * base.patience_ns
-            for sample, staged in enumerate(list_orders(inside, patience_ns, SAMPLES)):
-                copied_ns = count_copies(work, staged, stage) * version_ns
-                times_ns = measure_times(inside._replace(work_ns=work.work_ns + copied_ns), staged)
-                name = replace(way, order=StepOrder(patience_ns, sample))
-                tried.append(StagedOrder(staged, stage, times_ns[1], name))
-            found.append(min(tried, key=attrgetter("interval_ns")))
-    return sorted(found, key=attrgetter("interval_ns"))
+        if 0 < stage.max() < most:
+            distinct.setdefault(stage.tobytes(), (way, stage))
+    tried = [(*chosen, patience * base.patience_ns) for chosen in distinct.values() for patience in PATIENCES]
+    with CheckedThreadPool(THREADS) as pool:
+        found = [*pool.map(partial(_find_staged_order, work, version_ns), tried)]
+    return sorted((each for each in found if each.interval_ns < enough_ns), key=attrgetter("interval_ns"))
+
+
+def _find_staged_order(
+    work: "SampleWork", version_ns: "Floats", named: "tuple[StageOrder, Ints, float]"
+) -> StagedOrder:
+    """Returns the order of a pass with the shortest estimated interval, of those of a list schedule's samples."""
+    way, stage, patience_ns = named
+    inside, tried = within_stages(work, stage), list[StagedOrder]()
+    for sample, order in enumerate(list_orders(inside, patience_ns, SAMPLES)):
+        copied_ns = count_copies(work, order, stage) * version_ns
+        times_ns = measure_times(inside._replace(work_ns=work.work_ns + copied_ns), order)
+        name = replace(way, order=StepOrder(patience_ns, sample))
+        tried.append(StagedOrder(order, stage, times_ns[1], name))
+    return min(tried, key=attrgetter("interval_ns"))
 
 
 def count_copies(work: "SampleWork", order: "Ints", stage: "Ints") -> "Ints":

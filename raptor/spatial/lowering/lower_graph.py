@@ -28,6 +28,7 @@ def lower_graph(graph: Graph, decision: Decision, arch: Target) -> Partition:
         lowering.lower(node)
     lowering.finish()
     _copy_old_states(lowering)
+    _read_whole_states(lowering)
     filter_of = {n.output: FilterUse(filter_key(n), n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Filter)}
     take_of = {n.output: TakeUse(n.operator.table, n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Take)}
     # A view may exist as regions only, which `verify_views` proves.
@@ -72,6 +73,25 @@ def _copy_old_states(lowering: TileLowering) -> None:
                 part = structs.replace(part, tile=tile)
             parts.append(part)
         tensors[name] = replace(tensor, parts=tuple(parts))
+
+
+def _read_whole_states(lowering: TileLowering) -> None:
+    """Copies the tiles of states that nothing reads, such as the oldest row of a window: a core must hold each tile.
+
+    The copy is on a core that makes a part of the next value.
+    """
+    graph, tensors = lowering.graph, lowering.tensors
+    read = {tile.name for placed in lowering.computes for tile in placed.compute.inputs}
+    core_of = {tile.name: placed.core for placed in lowering.computes for tile in placed.compute.results}
+    for pair in graph.residency.states:
+        tensor, after = tensors[pair.input], tensors[pair.output]
+        for part in tensor.parts:
+            if part.tile.name in read:
+                continue
+            tile = structs.replace(part.tile, name=f"{part.tile.name}.unread")
+            made = [core_of[p.tile.name] for p in after.parts if p.tile.name in core_of]
+            op = Copy(tile, part.tile, 0, 0, tile.elements)
+            lowering.emit(Compute(after.node, "Identity", pair.output, (), (op,), (tile,)), made[0] if made else 0)
 
 
 def _lowering(graph: Graph, decision: Decision, arch: Target) -> TileLowering:

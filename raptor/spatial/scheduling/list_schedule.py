@@ -83,8 +83,8 @@ class ScheduleProblem:
     """A range of computes to schedule, with the fetches of tiles that they read from other cores.
 
     Steps are the computes, numbered from 0, then the fetches; `core` and `position` have an entry for each step.
-    outputs, inputs: numbers of the tiles that are stored in global memory, and of those of inputs. output_of: the
-    output, by number, of each tile in `outputs`. pinned: tiles of outputs that have parts which no compute makes.
+    outputs, output_of: pairs of a tile that is stored in global memory and its output, by number; outputs may share a
+    tile. inputs: numbers of the tiles of inputs. pinned: tiles of outputs that have parts which no compute makes.
     resident: numbers of values that are on their cores before the first step; numbered as by `loads`. is_decoder:
     whether products read states of the next step.
     """
@@ -113,12 +113,13 @@ class ScheduleProblem:
         rows: list[list[int]] = np.stack([needs.fetch_tile, core[user], user], axis=1).tolist()
         fetched = tuple(Fetch(tiles[t], c, nodes[i]) for t, c, i in rows)
         leaving = [name for name in graph.outputs if name not in graph.residency.state_outputs]
-        stored = {part.tile.name: k for k, name in enumerate(leaving) for part in graph.tensors[name].parts}
-        pairs = [(i, stored[tile.name]) for i, tile in enumerate(tiles) if tile.name in stored]
+        stored = [(part.tile.name, k) for k, name in enumerate(leaving) for part in graph.tensors[name].parts]
+        number = needs.flow.number
+        pairs = [(number[name], k) for name, k in stored if name in number]
         outputs, output_of = np.array(pairs, np.int64).reshape(-1, 2).T
         results: list[int] = np.unique(needs.flow.result_tile).tolist()
         made = {tiles[i].name for i in results}
-        partly = {k for name, k in stored.items() if name not in made}
+        partly = {k for name, k in stored if name not in made}
         pinned = outputs[np.isin(output_of, sorted(partly))]
         core, position = np.append(core, core[user]), np.append(position, position[user])
         given = {part.tile.name for name in graph.inputs for part in graph.tensors[name].parts}
@@ -255,12 +256,10 @@ class ScheduleProblem:
         """
         flow, inputs = self.needs.flow, np.isin(self.needs.read, self.inputs)
         several = np.bincount(flow.result_tile, minlength=len(flow.tiles))[flow.result_tile] > 1
-        stored = np.isin(flow.result_tile, self.outputs)
+        stored, index = self.needs.makers.select_keys(self.outputs)
         lookups = np.array(flow.computes_with_class(TakeRows), np.int64)
-        member = np.concatenate([flow.result_compute[several], flow.result_compute[stored], lookups])
-        output_of = np.full(len(flow.tiles), -1)
-        output_of[self.outputs] = -2 - self.output_of
-        of_outputs, of_lookups = output_of[flow.result_tile[stored]], np.full(len(lookups), -1)
+        member = np.concatenate([flow.result_compute[several], stored, lookups])
+        of_outputs, of_lookups = -2 - self.output_of[index], np.full(len(lookups), -1)
         key = np.concatenate([flow.result_tile[several], of_outputs, of_lookups])
         group = np.unique(key, return_inverse=True)[1].reshape(-1).astype(np.int64)
         pinned = flow.result_compute[np.isin(flow.result_tile, self.pinned)]

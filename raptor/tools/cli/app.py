@@ -236,7 +236,7 @@ def models_command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """List the built-in models, or write one as an ONNX file with seeded weights.
+    """List the built-in models, or write one as an ONNX file, with seeded weights or trained ones.
 
     Example: raptor models lenet5 -o lenet5.onnx
     """

@@ -9,6 +9,7 @@ import typer
 
 from raptor.common.errors import UserError
 from raptor.common.options.option_conflicts import refuse_options
+from raptor.common.terminal.escaping import escape_unprintable
 from validator.cli_options import Device, Inputs, Out
 
 
@@ -90,10 +91,12 @@ def _content(path: Path, found: Mapping[str, Any]) -> bytes:
 
 def generate_command(
     out: Out,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Text that the model reads first, if its tokens are bytes.")
+    ] = None,
     prompt_ids: Annotated[
-        str,
-        typer.Option("--prompt-ids", metavar="ID,ID", help="Tokens that the model reads first.", show_default=False),
-    ],
+        str | None, typer.Option("--prompt-ids", metavar="ID,ID", help="Ids of the tokens that it reads, instead.")
+    ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 16,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the best token, 1 draws by probability.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers, with a temperature.")] = 0,
@@ -107,7 +110,8 @@ def generate_command(
 ) -> None:
     """Generate tokens with a decoder: execute its instructions, step by step.
 
-    The program must have been compiled with --capacity. A step takes one token.
+    The program must have been compiled with --capacity. A step takes one token. After a prompt of text, text is
+    printed; the model's property tokenizer must be bytes.
 
     Example: raptor compile decoder.onnx --state auto --capacity 24 -o lm -q && raptor generate lm --prompt-ids 7,3,1
     """
@@ -117,9 +121,10 @@ def generate_command(
     from raptor.common.files import file_access
     from validator.decoding.decoder_session import DecoderSession
     from validator.decoding.generation import GenerationReport, Sampling, generate_tokens
+    from validator.decoding.text_tokens import decode_tokens, encode_text, require_tokenizer
     from validator.load.output_directory import load_output
 
-    prompt = _ids(prompt_ids)
+    ids = _read_prompt(prompt, prompt_ids)
     if seed and not temperature:
         raise UserError(f"--seed {seed}: only with --temperature, without which nothing is random")
     if force and save is None:
@@ -128,18 +133,31 @@ def generate_command(
         file_access.refuse_stdout("--save", save)
         file_access.check_file_replaceable("--save", save, force=force)
     chip = DecoderSession(load_output(out))
+    if prompt is not None:
+        require_tokenizer(chip.program)
+        ids = encode_text(prompt)
     if session is not None:
         chip.load(session)
     first = chip.position
-    chip.require_room(len(prompt) + tokens - 1)
-    found = generate_tokens(chip, prompt, tokens, Sampling(temperature, seed)).tokens
+    chip.require_room(len(ids) + tokens - 1)
+    found = generate_tokens(chip, ids, tokens, Sampling(temperature, seed)).tokens
+    text = None if prompt is None else decode_tokens(found)
     if save is not None:
         chip.save(save)
     if json is not None:
-        report = GenerationReport(tuple(prompt), found, first, chip.position, temperature, seed)
+        report = GenerationReport(tuple(ids), found, first, chip.position, temperature, seed, text)
         file_access.print_or_write("--json", json, orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
     if not (quiet or file_access.is_stdout(json)):
-        print(",".join(map(str, found)))
+        print(",".join(map(str, found)) if text is None else escape_unprintable(text))
+
+
+def _read_prompt(text: str | None, ids: str | None) -> list[int]:
+    """Returns the given ids; none for a text. Raises `UserError` unless one of both is given."""
+    if (text is None) == (ids is None):
+        raise UserError("--prompt TEXT or --prompt-ids ID,ID: expected one of them")
+    if text == "":
+        raise UserError("--prompt: expected a text")
+    return [] if ids is None else _ids(ids)
 
 
 def _ids(text: str) -> list[int]:

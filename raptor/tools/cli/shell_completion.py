@@ -13,8 +13,9 @@ def models() -> list[str]:
     except UserError:
         return []
     from models import MODELS
+    from models.trained import TRAINED
 
-    return list(MODELS)
+    return [*MODELS, *TRAINED]
 
 
 def devices() -> list[str]:

@@ -2,7 +2,7 @@
 
 The tiles of a layer go one by one, each time the one whose absence costs the outputs least if all other weights make up
 for it: the optimal brain surgeon with blocks (Hassibi and Stork 1993). Without samples it is the tile with the smallest
-weights. Over all layers, the next tile is the one that adds the smallest relative error for what it saves.
+weights. Over all layers, those tiles go next that add the smallest error for what they save.
 """
 
 import heapq
@@ -114,31 +114,57 @@ def damp(gram: Doubles) -> Doubles:
     return gram + np.eye(len(gram)) * max(DAMPING * mean, 1e-12)
 
 
-def choose_tiles(layers: Sequence[tuple[Doubles, LayerTiles, LayerSums | None]], share: float) -> list[Bools]:
-    """Returns which weights [rows, outputs] of each layer stay, if `share` of all crossbars go, or nearly so."""
-    kept = [np.ones(weights.shape, np.bool_) for weights, *_ in layers]
-    orders = [order_tiles(*layer) for layer in layers]
-    every = [tiles for _, tiles, _ in layers]
-    xbars, products = sum(t.all_xbars for t in every), sum(t.all_xbars * t.products for t in every)
-    queue: list[tuple[float, int, float, int, int]] = []
+@dataclass(frozen=True, slots=True, eq=False)
+class PruningCurve:
+    """The order in which the tiles of a layer go. `steps`: row block and range of outputs of each tile.
 
-    def look_at(n: int, before: float) -> None:
-        """Adds the next tile of a layer, whose outputs have the relative error `before`."""
-        step = next(orders[n], None)
-        if step is not None:
-            error, block, k = step
-            saved = every[n].xbars[k] * (1 / xbars + every[n].products / products)
-            heapq.heappush(queue, ((error - before) / saved, n, error, block, k))
+    `errors` [steps]: the error once the tiles up to this one are gone; it never falls.
+    """
 
-    for n in range(len(layers)):
-        look_at(n, 0.0)
-    left = share * xbars + 1e-9
-    while queue:
-        _, n, error, block, k = heapq.heappop(queue)
-        if every[n].xbars[k] <= left:
-            left -= every[n].xbars[k]
-            kept[n][every[n].rows[block], slice(*every[n].cols[k])] = False
-            look_at(n, error)
+    steps: tuple[tuple[int, int], ...]
+    errors: Doubles
+
+
+def choose_counts(layers: Sequence[tuple[LayerTiles, PruningCurve]], share: float, products: float) -> list[int]:
+    """Returns how many tiles of each layer go, if `share` of all crossbars go, or nearly so.
+
+    Errors of layers are added. `products`: weight of a saved product beside a saved crossbar, as shares of all.
+    """
+    xbars = sum(tiles.all_xbars for tiles, _ in layers)
+    work = max(1, sum(tiles.all_xbars * tiles.products for tiles, _ in layers))
+    worth = [1 / xbars + products * tiles.products / work for tiles, _ in layers]
+    sizes = [np.cumsum([0, *(tiles.xbars[k] for _, k in curve.steps)]) for tiles, curve in layers]
+    errors = [np.concatenate([[0.0], curve.errors]) for _, curve in layers]
+    counts, left = [0] * len(layers), share * xbars + 1e-9
+    while True:
+        cuts = [_find_cheapest(errors[n][at:], sizes[n][at:], left) for n, at in enumerate(counts)]
+        found = [(cost / worth[n], n, more) for n, (cost, more) in enumerate(cuts) if more]
+        if not found:
+            return counts
+        _, n, more = min(found)
+        left -= float(sizes[n][counts[n] + more] - sizes[n][counts[n]])
+        counts[n] += more
+
+
+def _find_cheapest(errors: Doubles, sizes: Indices, left: float) -> tuple[float, int]:
+    """Returns the smallest error for each crossbar, and after how many tiles more it is; 0 if no tile may go.
+
+    `errors`, `sizes`: of the tiles so far and after each tile more. `left`: crossbars that may still go.
+    """
+    saved = sizes[1:] - sizes[0]
+    count = int(np.searchsorted(saved, left, "right"))
+    if not count:
+        return 0.0, 0
+    costs = (errors[1 : count + 1] - errors[0]) / saved[:count]
+    cheapest = int(np.argmin(costs))
+    return float(costs[cheapest]), cheapest + 1
+
+
+def keep_others(shape: tuple[int, ...], tiles: LayerTiles, steps: Sequence[tuple[int, int]]) -> Bools:
+    """Returns which weights [rows, outputs] of a layer stay if the tiles of `steps` go."""
+    kept = np.ones(shape, np.bool_)
+    for block, k in steps:
+        kept[tiles.rows[block], slice(*tiles.cols[k])] = False
     return kept
 
 

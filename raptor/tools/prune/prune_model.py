@@ -14,22 +14,38 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.options import ModelInputs
 from raptor.target.arch import Target
-from raptor.tools.prune.choose_tiles import Bools, Doubles, LayerSums, LayerTiles, choose_tiles, cut_tiles, refit
+from raptor.tools.prune.choose_tiles import (
+    Bools,
+    Doubles,
+    LayerSums,
+    LayerTiles,
+    PruningCurve,
+    choose_counts,
+    cut_tiles,
+    keep_others,
+    order_tiles,
+    refit,
+)
+from raptor.tools.prune.held_out import HeldOutSamples, split_samples
 from raptor.tools.prune.layer_inputs import PrunedLayer, find_layers
 from raptor.tools.quantise.calibration_data import Sample, read_sampled_inputs, read_samples
 from raptor.tools.quantise.ort_quantizer import OrtSession
 from raptor.tools.quantise.prepare_model import prepare_floats
+from raptor.tools.train.train_data import refuse_test_samples
+from validator.accuracy.labelled_data import LabelledData, digest_each
 
 _OPSET = 13
-Refine = Callable[[ModelProto, Mapping[str, Bools]], ModelProto]
-"""(pruned model, which weights stay, by initializer) -> a model with the same zeros, such as a trained one."""
+_POINTS = 12
+"""Most numbers of tiles of a layer for which outputs are measured; between them, errors are interpolated."""
+Refine = Callable[[ModelProto, ModelProto, Mapping[str, Bools], Sequence[Sample]], ModelProto]
+"""(model, pruned model, which weights stay, by initializer, samples) -> a model with the same zeros, trained."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPruning:
     """Tiles of a layer that are all zeros, of all its tiles, and its crossbars.
 
-    `error`: root mean square of what its outputs lost, relative to theirs; None without samples.
+    `error`: root mean square of what its outputs lost by pruning, relative to theirs; None without samples.
     """
 
     node: str
@@ -42,12 +58,18 @@ class LayerPruning:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrunedModel:
-    """A pruned model. `before`: the model without zeros. `masks`: which weights stay, keyed by initializer."""
+    """A pruned model. `before`: the model without zeros. `masks`: which weights stay, keyed by initializer.
+
+    `error`: root mean square error of the outputs, relative to how much they vary, for the `held_out` samples to which
+    nothing is fitted; None without samples.
+    """
 
     model: ModelProto
     before: ModelProto
     masks: Mapping[str, Bools]
     layers: tuple[LayerPruning, ...]
+    held_out: int
+    error: float | None
 
     def save(self, path: Path, *, force: bool = False) -> None:
         """Writes the ONNX file. Raises `UserError` if it may not be replaced."""
@@ -63,14 +85,19 @@ def prune_model(
     mapping: Literal["rows", "raptor"],
     data: Path | None = None,
     samples: int | None = None,
+    *,
+    products: float = 1.0,
     refine: Refine | None = None,
+    test: Path | None = None,
 ) -> PrunedModel:
-    """Prunes `share` of the crossbars of a float model, without training.
+    """Prunes `share` of the crossbars of a float model, without labels.
 
     `tile`: outputs of a matrix. `mapping`: with `rows`, layers with several output pixels are pruned in all kernel
     positions at once, because their matrices hold several. `data`: samples by which the weights that stay make up for
-    the others; None prunes the smallest weights and changes no other. `refine`: trains what is left. Raises `UserError`
-    for a model without layers to prune, and for samples that do not fit.
+    the others; one in five is held out, and decides how much of each layer goes. None prunes the smallest weights and
+    changes no other. `products`: weight of a saved product beside a saved crossbar. `refine`: trains what is left; it
+    gets no sample that is held out. `test`: labelled samples that `data` must not have. Raises `UserError` for a model
+    without layers to prune, for samples that do not fit, and for samples of the test.
     """
     with tempfile.TemporaryDirectory(prefix="raptor-") as scratch:
         prepared = prepare_floats(source, ModelInputs(), _OPSET, Path(scratch))
@@ -79,30 +106,86 @@ def prune_model(
     if not layers:
         raise UserError(f"{prepared.name}: no layer to prune: no Conv without groups, Gemm or MatMul with own weights")
     tiles = [_cut(layer, target, tile, whole=mapping == "rows" and layer.pixels > 1) for layer in layers]
-    given = [] if data is None else read_samples(data, read_sampled_inputs(proto), samples)
-    sums = list(_sum_up(proto, proto, layers, given)) if given else [None] * len(layers)
-    kept = choose_tiles([(_flat(x.weights), t, s) for x, t, s in zip(layers, tiles, sums, strict=True)], share)
-    errors: list[float | None] = [None] * len(layers)
-    pruned = ModelProto()
-    pruned.CopyFrom(proto)
-    for n, layer in enumerate(layers):
-        weights, bias = _flat(layer.weights).copy(), None if layer.bias is None else layer.bias.copy()
-        if given:
-            (found,) = _sum_up(proto, pruned, [layer], given)
-            refit(weights, bias, kept[n], tiles[n], found)
-            errors[n] = _find_error(weights, bias, found)
-        weights[~kept[n]] = 0
-        _replace(pruned, layer.node.input[1], layer.to_initializer(weights.reshape(layer.weights.shape)))
-        if bias is not None:
-            _replace(pruned, layer.node.input[2], bias.astype(np.float32))
+    fitted, others = split_samples([] if data is None else _read_untested(proto, data, samples, test))
+    held_out = HeldOutSamples.make(proto, others) if others else None
+    sums = list(_sum_up(proto, proto, layers, fitted)) if fitted else [None] * len(layers)
+    curves = [_find_curve(proto, *each, held_out) for each in zip(layers, tiles, sums, strict=True)]
+    counts = choose_counts([*zip(tiles, curves, strict=True)], share, products)
+    kept = [
+        keep_others(_flat(layer.weights).shape, cut, curve.steps[:count])
+        for layer, cut, curve, count in zip(layers, tiles, curves, counts, strict=True)
+    ]
+    pruned, errors = _prune_layers(proto, layers, tiles, kept, fitted)
     masks = {
         layer.node.input[1]: layer.to_initializer(mask.reshape(layer.weights.shape).astype(float)) > 0
         for layer, mask in zip(layers, kept, strict=True)
     }
     if refine is not None:
-        pruned = refine(pruned, masks)
+        pruned = refine(proto, pruned, masks, fitted)
     told = (_describe(layers[n], tiles[n], kept[n], errors[n]) for n in range(len(layers)))
-    return PrunedModel(pruned, proto, masks, tuple(told))
+    error = None if held_out is None else float(np.sqrt(held_out.find_error(pruned)))
+    return PrunedModel(pruned, proto, masks, tuple(told), len(others), error)
+
+
+def _read_untested(model: ModelProto, data: Path, most: int | None, test: Path | None) -> list[Sample]:
+    inputs = read_sampled_inputs(model)
+    found = read_samples(data, inputs, most)
+    if test is not None:
+        given = LabelledData({i.name: np.stack([sample[i.name] for sample in found]) for i in inputs}, None)
+        refuse_test_samples(data, digest_each(given), test, inputs)
+    return found
+
+
+def _find_curve(
+    model: ModelProto, layer: PrunedLayer, tiles: LayerTiles, sums: LayerSums | None, held_out: HeldOutSamples | None
+) -> PruningCurve:
+    """Returns the order of the tiles of a layer, and the error of the outputs of the model when they are gone."""
+    weights = _flat(layer.weights)
+    order = list(order_tiles(weights, tiles, sums))
+    steps = tuple((block, k) for _, block, k in order)
+    if sums is None or held_out is None or not steps:
+        return PruningCurve(steps, np.array([error for error, *_ in order]))
+    points = np.unique(np.linspace(1, len(steps), min(_POINTS, len(steps))).round().astype(np.int64))
+    found = [0.0]
+    for point in points.tolist():
+        changed, bias = weights.copy(), None if layer.bias is None else layer.bias.copy()
+        refit(changed, bias, keep_others(weights.shape, tiles, steps[:point]), tiles, sums)
+        tried = ModelProto()
+        tried.CopyFrom(model)
+        _write_layer(tried, layer, changed, bias)
+        found.append(held_out.find_error(tried))
+    places = np.arange(1, len(steps) + 1)
+    return PruningCurve(steps, np.maximum.accumulate(np.interp(places, [0, *points], found)))
+
+
+def _prune_layers(
+    model: ModelProto,
+    layers: Sequence[PrunedLayer],
+    tiles: Sequence[LayerTiles],
+    kept: Sequence[Bools],
+    samples: Sequence[Sample],
+) -> tuple[ModelProto, list[float | None]]:
+    """Returns the pruned model, whose layers are fitted one after the other, and the error of each layer."""
+    errors: list[float | None] = []
+    pruned = ModelProto()
+    pruned.CopyFrom(model)
+    for layer, cut, mask in zip(layers, tiles, kept, strict=True):
+        weights, bias = _flat(layer.weights).copy(), None if layer.bias is None else layer.bias.copy()
+        error = None
+        if samples:
+            (found,) = _sum_up(model, pruned, [layer], samples)
+            refit(weights, bias, mask, cut, found)
+            error = _find_error(weights, bias, found)
+        weights[~mask] = 0
+        errors.append(error)
+        _write_layer(pruned, layer, weights, bias)
+    return pruned, errors
+
+
+def _write_layer(model: ModelProto, layer: PrunedLayer, weights: Doubles, bias: Doubles | None) -> None:
+    _replace(model, layer.node.input[1], layer.to_initializer(weights.reshape(layer.weights.shape)))
+    if bias is not None:
+        _replace(model, layer.node.input[2], bias.astype(np.float32))
 
 
 def _cut(layer: PrunedLayer, target: Target, tile: int, *, whole: bool) -> LayerTiles:

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.target.chip_file import Chip
-from raptor.tools.repair.closest_values import Bytes, ClosestValues, Ints, StuckWeights
-from raptor.tools.repair.repair_matrix import RepairedMatrix, RepairMethod, estimate_error, repair_matrix
+from raptor.tools.repair.closest_values import Bytes, ClosestValues, Ints
+from raptor.tools.repair.repair_matrix import MatrixStack, RepairedMatrix, RepairMethod, repair_matrix
 
 _MOST_TRIALS = 64
 """Most pairs of a matrix and a crossbar that are tried in a core, unless it has more matrices than that."""
@@ -59,17 +59,13 @@ def place_parts(core: int, parts: Sequence[CrossbarPart], chip: Chip, method: Re
 def _try_crossbars(core: int, parts: Sequence[CrossbarPart], tried: Sequence[int], chip: Chip) -> Floats:
     """Returns the error of each part in each crossbar, [parts, crossbars], without spare columns."""
     costs = np.zeros((len(parts), len(tried)))
+    numbers: dict[ClosestValues, list[int]] = {}
+    for i, part in enumerate(parts):
+        numbers.setdefault(part.tables, []).append(i)
+    stacks = {tables: MatrixStack.make([parts[i].matrix for i in held], tables) for tables, held in numbers.items()}
     for k, crossbar in enumerate(tried):
-        codes: dict[ClosestValues, Ints] = {}
-        stuck: dict[tuple[ClosestValues, tuple[int, ...]], StuckWeights] = {}
-        for i, part in enumerate(parts):
-            key = part.tables, part.matrix.shape
-            if part.tables not in codes:
-                codes[part.tables] = _read_codes(core, crossbar, part.tables, chip)
-            if key not in stuck:
-                rows, cols = part.matrix.shape
-                stuck[key] = part.tables.find_stuck(codes[part.tables][:rows, :cols])
-            costs[i, k] = estimate_error(part.matrix, stuck[key], part.tables)
+        for tables, stack in stacks.items():
+            costs[numbers[tables], k] = stack.estimate_errors(_read_codes(core, crossbar, tables, chip), tables)
     return costs
 
 

@@ -46,15 +46,23 @@ class ClosestValues:
         self._values = np.zeros((0, 2 * self.most + 1), np.int32)
         self._squares = np.zeros((0, 2 * self.most + 1))
         self._digits: list[Ints] = []
+        every = np.clip(np.arange(-self.most, self.most + 1), low, high)[None]
+        free = np.zeros((layout.arrays, 1, every.size, layout.slices), np.uint8)
+        self._free_levels = digits_to_levels(layout, free_digits(layout, every), free)[:, 0]
 
     def make_codes(self, states: Bytes) -> Ints:
         """Returns the set of stuck cells of each weight, [rows, cols], of states [arrays, rows, cols, slices]."""
-        kinds = np.where(states == CellState.DEAD, np.uint8(CellState.OFF), states)
         found = np.zeros(states.shape[1:3], np.int64)
-        if not kinds.any():
-            return found
-        for array, k in product(range(self.layout.arrays), range(self.layout.slices)):
-            found = found * _STATES + kinds[array, :, :, k]
+        places = [*product(range(self.layout.arrays), range(self.layout.slices))]
+        stuck = states[0, :, :, 0]
+        for array, k in places[1:]:
+            stuck = stuck | states[array, :, :, k]
+        rows, cols = np.nonzero(stuck)
+        codes = np.zeros(len(rows), np.int64)
+        for array, k in places:
+            kinds = states[array, rows, cols, k]
+            codes = codes * _STATES + np.where(kinds == CellState.DEAD, np.uint8(CellState.OFF), kinds)
+        found[rows, cols] = codes
         return found
 
     def find_values(self, codes: Ints, wishes: Ints) -> Ints:
@@ -71,6 +79,20 @@ class ClosestValues:
         """Returns the squared differences of the nearest weights [n] from wishes [n] for stuck weights."""
         found: Doubles = self._squares[stuck.tables, self._places(wishes)].astype(np.float64, copy=False)
         return found
+
+    def make_levels(self, weights: Ints, states: Bytes, places: tuple[Ints, Ints], digits: Ints) -> Levels:
+        """Returns levels [arrays, rows, cols, slices] of weights in free cells, but for those at `places`.
+
+        `places`: rows [n] and columns [n] of the weights with stuck cells, whose digits are `digits` [n, slices].
+        """
+        levels = np.stack([held[weights + self.most] for held in self._free_levels])
+        rows, cols = places
+        levels[:, rows, cols] = self.make_stuck_levels(states[:, rows, cols], digits)
+        return levels
+
+    def make_stuck_levels(self, states: Bytes, digits: Ints) -> Levels:
+        """Returns levels [arrays, n, slices] of cells in `states` [arrays, n, slices] with these digits [n, slices]."""
+        return digits_to_levels(self.layout, digits[:, None], states[:, :, None])[:, :, 0]
 
     def find_digits(self, codes: Ints, wishes: Ints) -> Ints:
         """Returns the digits [n, slices] of the nearest weights."""

@@ -5,13 +5,14 @@ is left goes into the free weights of the column: its positive and its negative 
 the mean is multiplied exactly, and no sum leaves the range that the compiler proved.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from raptor.tools.repair.closest_values import Bytes, ClosestValues, Ints, StuckWeights, digits_to_levels, free_digits
-from validator.crossbar.cell_layout import Levels
+from raptor.tools.repair.closest_values import Bytes, ClosestValues, Ints, StuckWeights, free_digits
+from validator.crossbar.cell_layout import CellLayout, Levels
 
 Floats = npt.NDArray[np.float64]
 
@@ -50,29 +51,37 @@ def repair_matrix(matrix: Ints, states: Bytes, tables: ClosestValues, method: Re
     rows, cols = np.nonzero(codes)
     wished = matrix[rows, cols]
     signs = np.ones(matrix.shape[1], np.int64)
+    weights = matrix.copy()
     if not method.compensate:
-        levels = digits_to_levels(layout, _clipped_digits(tables, matrix, states), states)
-        return _made(matrix, layout.decode(levels), levels, signs)
+        digits = _clipped_digits(layout, wished, states[:, rows, cols])
+        held = tables.make_stuck_levels(states[:, rows, cols], digits)
+        weights[rows, cols] = layout.decode(held[:, :, None])[:, 0]
+        return _made(matrix, weights, tables.make_levels(matrix, states, (rows, cols), digits), signs)
     if method.signs:
         signs = np.where(_find_errors(matrix, tables.find_stuck(codes), tables)[1] > 0, -1, 1)
     wished = wished * signs[cols]
-    weights = matrix.copy()
     weights[rows, cols] = tables.find_values(codes[rows, cols], wished) * signs[cols]
     if method.sums and len(rows):
         _keep_sums(matrix, weights, codes == 0, signs, layout.limits)
-    every = free_digits(layout, weights * signs)
-    every[rows, cols] = tables.find_digits(codes[rows, cols], wished)
-    return _made(matrix, weights, digits_to_levels(layout, every, states), signs)
+    digits = tables.find_digits(codes[rows, cols], wished)
+    return _made(matrix, weights, tables.make_levels(weights * signs, states, (rows, cols), digits), signs)
 
 
 def _made(matrix: Ints, weights: Ints, levels: Levels, signs: Ints) -> RepairedMatrix:
     return RepairedMatrix(levels, signs, weights, ((weights - matrix) ** 2).sum(axis=0).astype(np.float64))
 
 
-def _clipped_digits(tables: ClosestValues, matrix: Ints, states: Bytes) -> Ints:
-    """Returns the digits of a matrix that is written as if no cell was stuck. A pair is written cell by cell."""
-    layout = tables.layout
-    digits = free_digits(layout, matrix)
+def find_unrepaired_error(matrix: Ints, states: Bytes, tables: ClosestValues) -> float:
+    """Returns the sum of squared errors of a matrix whose cells are written as if none was stuck."""
+    rows, cols = np.nonzero(tables.make_codes(states))
+    stuck, wished = states[:, rows, cols], matrix[rows, cols]
+    held = tables.make_stuck_levels(stuck, _clipped_digits(tables.layout, wished, stuck))
+    return float(((tables.layout.decode(held[:, :, None])[:, 0] - wished) ** 2).sum())
+
+
+def _clipped_digits(layout: CellLayout, wished: Ints, states: Bytes) -> Ints:
+    """Returns the digits [n, slices] of weights [n] that are written as if no cell was stuck, pairs cell by cell."""
+    digits = free_digits(layout, wished)
     if layout.arrays == 1:
         return digits
     fixed = np.where(states == 2, np.array(layout.highest, np.int64), 0)
@@ -80,10 +89,50 @@ def _clipped_digits(tables: ClosestValues, matrix: Ints, states: Bytes) -> Ints:
     return plus - np.where(states[1] == 0, np.maximum(-digits, 0), fixed[1])
 
 
-def estimate_error(matrix: Ints, stuck: StuckWeights, tables: ClosestValues) -> float:
-    """Returns the sum of squared errors of a matrix with the best signs of columns, before sums are kept."""
-    plain, gained = _find_errors(matrix, stuck, tables)
-    return float((plain - gained).sum())
+@dataclass(frozen=True, slots=True, eq=False)
+class MatrixStack:
+    """Matrices of one layout, with zeros around them. `weights` [n, rows, cols]; `rows`, `cols` [n]: their shapes.
+
+    `may_negate` [n, cols]: columns that cells can also store negated.
+    """
+
+    weights: Ints
+    rows: Ints
+    cols: Ints
+    may_negate: npt.NDArray[np.bool_]
+
+    @classmethod
+    def make(cls, matrices: Sequence[Ints], tables: ClosestValues) -> "MatrixStack":
+        rows, cols = (np.array([m.shape[axis] for m in matrices], np.int64) for axis in (0, 1))
+        weights = np.zeros((len(matrices), int(rows.max()), int(cols.max())), np.int64)
+        for held, matrix in zip(weights, matrices, strict=True):
+            held[: len(matrix), : matrix.shape[1]] = matrix
+        return cls(weights, rows, cols, _may_negate(weights, tables))
+
+    def estimate_errors(self, codes: Ints, tables: ClosestValues) -> Floats:
+        """Returns the sums of squared errors [n] of the matrices on cells in `codes`, before sums are kept.
+
+        Columns have the best signs. `codes` [rows, cols] may be larger than the matrices.
+        """
+        count, height, width = self.weights.shape
+        stuck = tables.find_stuck(codes[:height, :width])
+        wished = self.weights[:, stuck.rows, stuck.cols]
+        inside = (stuck.rows < self.rows[:, None]) & (stuck.cols < self.cols[:, None])
+        numbers = (np.arange(count, dtype=np.int64)[:, None] * width + stuck.cols).reshape(-1)
+        plain, negated = (
+            np.bincount(numbers, (tables.find_squares(stuck, side * wished) * inside).ravel(), count * width)
+            for side in (1, -1)
+        )
+        best = np.where(self.may_negate.ravel(), np.minimum(plain, negated), plain)
+        return best.reshape(count, width).sum(axis=1).astype(np.float64)
+
+
+def _may_negate(weights: Ints, tables: ClosestValues) -> npt.NDArray[np.bool_]:
+    """Checks which columns of matrices [..., rows, cols] cells can also store negated."""
+    low, high = tables.layout.limits
+    if low == -high:
+        return np.ones((*weights.shape[:-2], weights.shape[-1]), np.bool_)
+    return (-weights.max(axis=-2) >= low) & (-weights.min(axis=-2) <= high)
 
 
 def _find_errors(matrix: Ints, stuck: StuckWeights, tables: ClosestValues) -> tuple[Floats, Floats]:
@@ -93,11 +142,7 @@ def _find_errors(matrix: Ints, stuck: StuckWeights, tables: ClosestValues) -> tu
         np.bincount(stuck.cols, tables.find_squares(stuck, side * wished), stuck.width).astype(np.float64)
         for side in (1, -1)
     )
-    low, high = tables.layout.limits
-    gained: Floats = np.maximum(plain - negated, 0.0)
-    if low != -high:
-        gained = np.where((-matrix.max(axis=0) >= low) & (-matrix.min(axis=0) <= high), gained, 0.0)
-    return plain, gained
+    return plain, np.where(_may_negate(matrix, tables), np.maximum(plain - negated, 0.0), 0.0)
 
 
 def _keep_sums(

@@ -14,7 +14,7 @@ from raptor.target.chip_file import CellState, Chip
 from raptor.target.device_file import DeviceFile
 from raptor.tools.repair.choose_crossbars import CrossbarPart, PlacedPart, place_parts
 from raptor.tools.repair.closest_values import ClosestValues, Ints
-from raptor.tools.repair.repair_matrix import RepairMethod, repair_matrix
+from raptor.tools.repair.repair_matrix import RepairMethod, find_unrepaired_error
 from validator.crossbar.cell_layout import CellLayout
 from validator.crossbar.chip_parameters import ChipSetup
 from validator.crossbar.chip_programming import list_group_uses
@@ -23,9 +23,6 @@ from validator.crossbar.load_repair import make_group_layout
 from validator.crossbar.programmed_chip import GroupUse
 from validator.crossbar.repaired_cells import CellRepair, RepairedGroup
 from validator.program.program import LoadedProgram
-
-_UNREPAIRED = RepairMethod(compensate=False, signs=False, sums=False, crossbars=False)
-
 
 _SETTINGS = ("encoding", "levels", "cell_bits")
 """Settings of crossbars that say how cells hold weights."""
@@ -146,7 +143,7 @@ class ProgramRepairer:
             counts["replaced"] += int((found.lines >= repair.chip.size.columns).sum())
             counts["wider"] += int(find_wider_columns(matrix, found.weights).sum())
             squares += float(((found.weights - matrix) ** 2).sum())
-            plain += float(repair_matrix(matrix, states, group.tables, _UNREPAIRED).errors.sum())
+            plain += find_unrepaired_error(matrix, states, group.tables)
         error, before = (float(np.sqrt(s / max(1, counts["weights"]))) for s in (squares, plain))
         return RepairedLayer(node=node, **counts, error=error, unrepaired_error=before)
 

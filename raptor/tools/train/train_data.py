@@ -41,7 +41,7 @@ def read_training_data(
         )
     digests = digest_each(read)
     for test in tests:
-        _refuse_test_samples(path, digests, test, inputs)
+        refuse_test_samples(path, digests, test, inputs)
     unique = list(dict.fromkeys(digests))
     count = round(validation * len(unique))
     if not 0 < count < len(unique):
@@ -54,13 +54,14 @@ def read_training_data(
     return TrainingData(_select(read, ~is_held), _select(read, is_held))
 
 
-def _refuse_test_samples(path: Path, digests: Sequence[bytes], test: Path, inputs: Sequence[SampledInput]) -> None:
+def refuse_test_samples(path: Path, digests: Sequence[bytes], test: Path, inputs: Sequence[SampledInput]) -> None:
+    """Raises `UserError` if one of the samples with these digests is in the labelled samples `test`."""
     tested = set(digest_each(read_labelled_data(test, inputs, option=spell_name("test"))))
     both = sum(digest in tested for digest in digests)
     if both:
         raise UserError(
             f"{spell_option('data', path)}: {both} of its {len(digests)} samples are also in "
-            f"{spell_option('test', test)}; a network that has been trained on them would seem better than it is"
+            f"{spell_option('test', test)}; a network that is fitted to them would seem better than it is"
         )
 
 

@@ -146,12 +146,8 @@ REFUSED: Mapping[str, tuple[ModelProto, str]] = {
         r"do not fit N=4, K=32, block_size=32",
     ),
     "mean": (
-        single("SimplifiedLayerNormalization", [X, numbers(32)], ["y", "r"], domain=""),
-        "its output r is not supported",
-    ),
-    "axis": (
-        single("SimplifiedLayerNormalization", [X, numbers(4, 32)], ["y"], domain="", axis=1),
-        "only the last axis",
+        single("SkipLayerNormalization", [X, X, numbers(32)], ["y", "mean"], inputs=2),
+        "its output mean is not supported",
     ),
     "heads": (
         single("GroupQueryAttention", [*QKV, None, None, *LENGTHS], ["y"], inputs=3, num_heads=3, kv_num_heads=2),

@@ -1,9 +1,10 @@
 """Decoders whose caches grow become steps on caches of a fixed capacity: in onnxruntime, both give the same values."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from raptor.frontend.canonical.standardise import read_standard_model
 from raptor.frontend.growing.step_model import StepModel, make_step_model
 from raptor.options import ModelInputs
 from tests import decoder_models as decoders
+from tests import fused_decoders
 from tests.tiny_models import Array
 from validator.model.ort_session import create_session
 
@@ -29,6 +31,7 @@ FORMS: Mapping[str, Callable[[], ModelProto]] = {
     "pairs": lambda: decoders.grouped_decoder(rotary_interleaved=1),
     "scale": lambda: decoders.grouped_decoder(scale=0.5),
     "one group": lambda: decoders.grouped_decoder(groups=1, layers=1),
+    **{form: partial(fused_decoders.fused_decoder, form, layers=1) for form in get_args(fused_decoders.Form)},
 }
 
 
@@ -46,7 +49,7 @@ def test_a_step_gives_the_values_of_the_model_that_grows(form: str) -> None:
     names = [o.name for o in session.get_outputs()]
     shapes = {i.name: i.shape for i in session.get_inputs()}
     held = {state.input: np.zeros(shapes[state.input], np.float32) for state in step.steps.states}
-    assert len(held) == 2 * (1 if form == "one group" else 2)
+    assert len(held) == len([v for v in proto.graph.input if v.name.startswith("past")])
     for position, wanted in enumerate(decoders.steps_of_runtime(proto, TOKENS)):
         feed = {"input_ids": np.array([[TOKENS[position]]]), "position": np.array([position]), **held}
         found = dict(zip(names, session.run(None, feed), strict=True))
@@ -78,6 +81,15 @@ def test_the_cache_whose_rows_are_added_lies_row_beside_row() -> None:
     states = {state.input: state for state in make_step(decoders.plain_decoder(layers=1)).steps.states}
     assert states["past_key_values.0.key"].permutation == (0, 1, 2, 3)
     assert states["past_key_values.0.value"].permutation == (0, 1, 3, 2)
+
+
+def test_queries_are_scaled_instead_of_a_cache() -> None:
+    step = make_step(fused_decoders.fused_decoder("nan", layers=1))
+    scaled = {
+        node.input[0] for node in ModelProto.FromString(step.model.onnx_bytes).graph.node if node.op_type == "Mul"
+    }
+    assert {"query.0.heads", "query.0.heads.scaled"} <= scaled
+    assert "turned.0" not in scaled
 
 
 def test_derived_inputs_are_no_inputs_of_the_step() -> None:
@@ -160,3 +172,11 @@ def test_a_position_that_the_model_does_not_have_is_told() -> None:
 def test_several_tokens_a_step_are_refused() -> None:
     with pytest.raises(UserError, match=r"sequence=3: a step takes one token of one sequence"):
         make_step(decoders.plain_decoder(), dims={"sequence": 3})
+
+
+def test_a_branch_that_nothing_decides_is_refused() -> None:
+    proto = fused_decoders.merged_decoder(decoders.plain_decoder(layers=1))
+    with pytest.raises(
+        UserError, match=r"branch: .* not the input 'use_cache_branch'; constants gives an input a value"
+    ):
+        make_step(proto)

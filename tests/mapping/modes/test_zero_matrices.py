@@ -9,6 +9,7 @@ import pytest
 import raptor
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
+from raptor.mapping.modes.line_unfolding import find_summed_groups, outputs_reading
 from raptor.spatial.verification.zero_gaps import misses_only_zeros
 from tests.tiny_models import make_model, node, random
 from validator.crossbar.chip_programming import list_group_uses
@@ -142,6 +143,20 @@ def test_one_weight_keeps_its_matrix():
     assert raptor.compile(fully_connected(weights), **CHIP, mapping="raptor").report.xbars_used == 2
     weights[9, 12] = -1
     assert raptor.compile(fully_connected(weights), **CHIP, mapping="raptor").report.xbars_used == 3
+
+
+def test_products_of_zeros_are_not_made():
+    weights = np.zeros((1, 8, 12), np.float32)
+    weights[0, 0:4, 0:4] = weights[0, 4:8, 4:8] = 1
+    layer, tiles = Filter(weights, Window.pointwise((1, 1))), [(0, 4), (4, 8), (8, 12)]
+    assert outputs_reading(layer, (0, 4), (0, 12), tiles) == ((0, 4),)
+    assert outputs_reading(layer, (0, 8), (0, 12), tiles) == ((0, 8),)
+    assert outputs_reading(layer, (0, 8), (0, 4), tiles) == ((0, 4),)
+    halves = [[(0, 4)], [(4, 8)]]
+    assert [find_summed_groups(layer, halves, tile) for tile in tiles] == [(0,), (1,), (0,)]
+    groups = Filter(np.ones((1, 4, 8), np.float32), Window.pointwise((1, 1)), groups=2)
+    assert outputs_reading(groups, (0, 4), (0, 8), tiles[:2]) == ((0, 4),)
+    assert find_summed_groups(groups, halves, (4, 8)) == (1,)
 
 
 def test_the_verifier_accepts_gaps_of_zeros_alone():

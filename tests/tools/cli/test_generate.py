@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import raptor
+from raptor.common.terminal.escaping import escape_unprintable
 from raptor.tools.cli.app import main
 from tests import decoder_models as decoders
 
@@ -62,6 +63,36 @@ def test_equal_seeds_give_equal_tokens(out: Path, capsys: pytest.CaptureFixture[
     ],
 )
 def test_wrong_words_are_refused(
+    out: Path, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("generate", out, "--tokens", 2, *words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_text_goes_on_as_a_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tokens of this model are bytes, and the text is that of its ids."""
+    proto = decoders.plain_decoder(vocabulary=128)
+    proto.metadata_props.add(key="tokenizer", value="bytes")
+    out = tmp_path / "out"
+    raptor.compile(proto, states="auto", capacity=6, cores=32).save(out)
+    ids = raptor.Session(out).generate(list(b"ab"), 4)
+    assert raptor.Session(out).generate("ab", 4) == ids
+    assert run("generate", out, "--prompt", "ab", "--tokens", 4, "--json", tmp_path / "made.json") == 0
+    text = bytes(ids).decode()
+    assert capsys.readouterr().out == f"{escape_unprintable(text)}\n"
+    assert json.loads((tmp_path / "made.json").read_text())["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--prompt", "ab"), "names no tokenizer; only the property tokenizer=bytes is known, so give ids"),
+        (("--prompt", ""), "--prompt: expected a text"),
+        (("--prompt", "a", "--prompt-ids", "7"), "expected one of them"),
+        ((), "expected one of them"),
+    ],
+)
+def test_a_prompt_is_a_text_or_ids(
     out: Path, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("generate", out, "--tokens", 2, *words) == 2

@@ -1,5 +1,6 @@
 """`raptor prune`: whole tiles become 0, the rest makes up for them, and the crossbars vanish."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from models.trained import MODEL, load_images
 from raptor.graph.layers import tile_channels
 from raptor.target import arch
 from raptor.tools.cli.app import build_commands
-from raptor.tools.prune.choose_tiles import LayerSums, cut_tiles, order_tiles, refit
+from raptor.tools.prune.choose_tiles import LayerSums, PruningCurve, choose_counts, cut_tiles, order_tiles, refit
+from raptor.tools.prune.held_out import HeldOutSamples, split_samples
 from raptor.tools.prune.layer_inputs import find_layers
 from raptor.tools.prune.prune_model import PrunedModel, prune_model
 from tests.tiny_models import make_model, node, random
@@ -131,6 +133,15 @@ def test_refit_is_least_squares():
     np.testing.assert_allclose(np.vstack([weights[4:], bias]), best, atol=0.02)
 
 
+def test_a_refit_keeps_weights_about_which_the_samples_say_nothing():
+    rng = np.random.default_rng(2)
+    inputs, weights = rng.standard_normal((100, 6)), rng.standard_normal((6, 3))
+    inputs[:, 2] = 0
+    tiles, found = cut_tiles(np.arange(6).reshape(1, 6), 3, (3, 3), 3, 1, whole=False), weights.copy()
+    refit(found, None, np.ones((6, 3), np.bool_), tiles, sums_of(inputs, inputs @ weights))
+    np.testing.assert_allclose(found, weights, atol=1e-6)
+
+
 @pytest.mark.parametrize("attributes", [{}, {"strides": [2, 1], "pads": [1, 0, 1, 2]}, {"dilations": [1, 2]}])
 def test_rows_of_a_convolution(attributes: dict[str, Any]):
     weights, bias = random(5, 3, 3, 2), random(5)
@@ -145,15 +156,77 @@ def test_rows_of_a_convolution(attributes: dict[str, Any]):
     np.testing.assert_array_equal(layer.to_initializer(layer.weights), weights)
 
 
-def test_a_hook_may_train_what_is_left(data: Path):
-    target, seen = arch.load("bench", **CHIP), list[str]()
+def test_what_trains_gets_no_sample_that_is_held_out(data: Path):
+    target, seen = arch.load("bench", **CHIP), list[bytes]()
 
-    def refine(model: onnx.ModelProto, masks: Any) -> onnx.ModelProto:
-        seen.extend(masks)
+    def refine(before: onnx.ModelProto, model: onnx.ModelProto, masks: Any, samples: Any) -> onnx.ModelProto:
+        assert "conv1" in "".join(masks)
+        seen.extend(sample["image"].tobytes() for sample in samples)
         return model
 
-    prune_model(str(MODEL), target, 16, 0.2, "raptor", data / "seen.npz", refine=refine)
-    assert "conv1" in "".join(seen)
+    found = prune_model(str(MODEL), target, 16, 0.2, "raptor", data / "seen.npz", refine=refine)
+    given = [image.tobytes() for image in np.load(data / "seen.npz")["image"]]
+    assert (len(seen), found.held_out) == (240, 60)
+    assert seen == [image for number, image in enumerate(given) if number % 5]
+    assert found.error is not None
+    assert 0 < found.error < 0.5
+
+
+def test_layers_that_the_outputs_need_keep_their_tiles():
+    def curve(*errors: float) -> PruningCurve:
+        return PruningCurve(tuple((k, 0) for k in range(len(errors))), np.array(errors))
+
+    tiles = cut_tiles(np.arange(20).reshape(1, 20), 4, (4, 4), 4, 1, whole=False)
+    many = cut_tiles(np.arange(20).reshape(1, 20), 4, (4, 4), 4, 100, whole=False)
+    needed, spare = curve(0.3, 0.6, 0.9, 1.2), curve(0.1, 0.1, 0.1, 0.5)
+    assert choose_counts([(tiles, needed), (tiles, spare)], 0.3, 0) == [0, 3]
+    assert choose_counts([(tiles, needed), (tiles, spare)], 0.5, 0) == [2, 3]
+    assert choose_counts([(many, needed), (tiles, spare)], 0.3, 0) == [0, 3]
+    assert choose_counts([(many, needed), (tiles, spare)], 0.3, 100) == [3, 0]  # its tiles have 100 products each
+    assert choose_counts([(tiles, curve(0.15, 0.9)), (tiles, curve(0.2, 0.2))], 0.2, 0) == [0, 2]  # 0.1 for each of two
+    assert choose_counts([(tiles, needed), (tiles, spare)], 0, 1) == [0, 0]
+    assert choose_counts([(tiles, needed), (tiles, spare)], 1, 1) == [4, 4]
+
+
+def test_samples_of_the_test_are_refused(data: Path, tmp_path: Path):
+    pixels = np.concatenate([load_images()[0].pixels[:50], load_images()[1].pixels[7:8]])
+    np.savez(tmp_path / "mixed.npz", image=pixels)
+    words = ("--xbar", "16", "--data", str(tmp_path / "mixed.npz"), "--test", str(data / "test.npz"))
+    done = invoke("prune", str(MODEL), *words, "-o", str(tmp_path / "p.onnx"))
+    assert "1 of its 51 samples are also in" in str(done.exception)
+    assert not (tmp_path / "p.onnx").exists()
+
+
+def test_training_needs_pytorch(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    words = ("--data", str(data / "seen.npz"), "--epochs", "1", "-o", str(tmp_path / "p.onnx"))
+    assert "raptor-crossbar[train]" in str(invoke("prune", str(MODEL), *words).exception)
+
+
+def test_errors_of_outputs_that_are_held_out():
+    weights = random(6, 3)
+    nodes = [node("MatMul", "x w", "y"), node("ArgMax", "y", "c", axis=1)]
+    model = make_model(nodes, {"x": (1, 6)}, {"y": 2, "c": 2}, {"w": weights})
+    model.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    samples = [{"x": random(1, 6) * (n + 1)} for n in range(7)]
+    held = HeldOutSamples.make(model, samples)
+    assert held.find_error(model) == 0
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    changed.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(-weights, "w"))
+    exact = np.stack([sample["x"][0] @ weights for sample in samples])
+    wrong = 4 * (exact**2).sum() / ((exact - exact.mean()) ** 2).sum()
+    differ = np.mean(exact.argmax(axis=1) != (-exact).argmax(axis=1))
+    assert held.find_error(changed) == pytest.approx((wrong + differ) / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize(("count", "fitted", "held_out"), [(3, 3, 3), (5, 4, 1), (300, 240, 60), (3000, 2700, 300)])
+def test_samples_are_fitted_or_held_out(count: int, fitted: int, held_out: int):
+    given = [{"x": np.array([n])} for n in range(count)]
+    parts = split_samples(given)
+    assert [len(part) for part in parts] == [fitted, held_out]
+    if count >= 5:
+        assert {int(x["x"][0]) for part in parts for x in part} == set(range(count))
 
 
 def test_the_command(data: Path, tmp_path: Path):
@@ -171,6 +244,7 @@ def test_the_command(data: Path, tmp_path: Path):
     [
         (("--mapping", "x"), "expected rows or raptor"),
         (("--samples", "3"), "needs --data"),
+        (("--epochs", "3"), "needs --data"),
         (("--data", "none.npz"), "no such file"),
         (("--share", "2"), "Invalid value"),
         (("--test", "none.npz"), "none.npz"),

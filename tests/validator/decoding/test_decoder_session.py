@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from onnx import ModelProto
 import raptor
 from raptor.output import files
 from tests import decoder_models as decoders
+from tests import fused_decoders
 from tests.tiny_models import Array
 from validator.decoding.generation import Sampling, choose_token, generate_tokens
 from validator.decoding.growing_model import GrowingModel
@@ -45,6 +46,22 @@ def test_a_decoder_generates_the_tokens_of_onnxruntime_over_the_whole_capacity(g
     assert verdict.decoding is not None
     assert (verdict.decoding.tokens, verdict.decoding.equal) == (CAPACITY, CAPACITY)
     assert {c.name for c in verdict.outputs} >= {"logits", "present.0.key", "present.1.value"}
+
+
+@pytest.mark.parametrize("form", get_args(fused_decoders.Form))
+def test_a_decoder_of_fused_attention_generates_the_tokens_of_onnxruntime(form: fused_decoders.Form) -> None:
+    verdict = compiled(fused_decoders.fused_decoder(form)).validate()
+    assert verdict.passed, verdict
+    assert verdict.decoding is not None
+    assert (verdict.decoding.tokens, verdict.decoding.equal) == (CAPACITY, CAPACITY)
+
+
+def test_the_branch_of_a_merged_decoder_with_caches_is_a_decoder() -> None:
+    proto = fused_decoders.merged_decoder(decoders.plain_decoder())
+    verdict = compiled(proto, constants={"use_cache_branch": [True]}).validate()
+    assert verdict.passed, verdict
+    assert verdict.decoding is not None
+    assert (verdict.decoding.tokens, verdict.decoding.equal) == (CAPACITY, CAPACITY)
 
 
 @pytest.mark.parametrize("seed", range(4))

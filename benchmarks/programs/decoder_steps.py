@@ -1,0 +1,113 @@
+"""Compile the trained language model with several capacities and print what a token costs: `make bench-decoder`.
+
+Constants stay on the chip. A step is the latency of the program, for one session. The interval is that of a stream of
+steps: tokens of a prompt, or of many sessions. The first token after a prompt of n tokens comes after n - 1 intervals
+and a step. Energy is that of the simulator, alone and streamed. The tokens are those of `raptor validate`.
+"""
+
+import argparse
+import tempfile
+import time
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import raptor
+from benchmarks.programs.interval_limits import format_line
+from models.trained import LANGUAGE_MODEL
+from validator.load.output_directory import load_output
+
+HEAD = (
+    "capacity",
+    "step, us",
+    "interval, us",
+    "first token of {} tokens, ms",
+    "tokens/s, one session",
+    "many sessions",
+    "uJ a token",
+    "streamed",
+    "cache, kB",
+    "crossbars",
+    "compile, s",
+    "equal tokens",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """Figures of a program: times in ns, energy of a token in pJ, bytes of the caches of a session."""
+
+    capacity: int
+    step_ns: float
+    interval_ns: float
+    step_pj: float
+    streamed_pj: float
+    cache_bytes: int
+    crossbars: int
+    seconds: float
+    equal: str
+
+    def format_cells(self, prompt: int) -> tuple[str, ...]:
+        """Returns the cells of a line of the table. `prompt`: tokens before the first new one."""
+        first = (prompt - 1) * self.interval_ns + self.step_ns
+        return (
+            f"{self.capacity}",
+            f"{self.step_ns / 1e3:.1f}",
+            f"{self.interval_ns / 1e3:.1f}",
+            f"{first / 1e6:.2f}",
+            f"{1e9 / self.step_ns:,.0f}",
+            f"{1e9 / self.interval_ns:,.0f}",
+            f"{self.step_pj / 1e6:.1f}",
+            f"{self.streamed_pj / 1e6:.2f}",
+            f"{self.cache_bytes / 1e3:.0f}",
+            f"{self.crossbars:,}",
+            f"{self.seconds:.1f}",
+            self.equal,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("capacities", nargs="*", type=int, default=(64, 128, 256))
+    parser.add_argument("--model", type=Path, default=LANGUAGE_MODEL, help="a decoder in ONNX")
+    parser.add_argument("--cores", type=int, default=144, help="cores of the chip")
+    parser.add_argument("--prompt", type=int, default=64, help="tokens of a prompt")
+    parser.add_argument("--steps", type=int, help="steps to validate; by default all")
+    args = parser.parse_args()
+    head = tuple(cell.format(args.prompt) for cell in HEAD)
+    print(format_line(head), format_line(("---:",) * len(head)), sep="\n", flush=True)
+    for capacity in args.capacities:
+        row = measure(args.model, capacity, args.cores, args.steps)
+        print(format_line(row.format_cells(args.prompt)), flush=True)
+
+
+def measure(model: Path, capacity: int, cores: int, steps: int | None) -> StepRow:
+    """Compiles a model, simulates one step and a stream of steps, and validates the tokens."""
+    begin = time.process_time()
+    program = raptor.compile(
+        model, states="auto", capacity=capacity, arch="bench", cores=cores, resident_constants=True
+    )
+    seconds = time.process_time() - begin
+    with tempfile.TemporaryDirectory() as folder:
+        loaded = load_output(program.save(Path(folder) / "out"))
+        cache = sum(prod(state.shape) * loaded.memory.element_bytes for state in loaded.states)
+        step, stream = program.simulate(), program.simulate(mode="throughput")
+        verdict = program.validate(samples=steps)
+    assert verdict.decoding is not None, "compiled with a capacity"
+    figures = step.latency_ns, stream.interval_ns, step.energy_pj, stream.energy_pj
+    step_ns, interval_ns, step_pj, streamed_pj = (figure or 0.0 for figure in figures)
+    return StepRow(
+        capacity,
+        step_ns,
+        interval_ns,
+        step_pj,
+        streamed_pj,
+        cache,
+        program.report.xbars_used,
+        seconds,
+        f"{verdict.decoding.equal} of {verdict.decoding.tokens}",
+    )
+
+
+if __name__ == "__main__":
+    main()

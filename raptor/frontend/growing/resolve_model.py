@@ -1,0 +1,56 @@
+"""Resolves what hides the caches of a decoder: operators of onnxruntime, branches, and nodes that only rename."""
+
+from onnx import ModelProto, NodeProto, numpy_helper
+
+from raptor.common.errors import UserError
+from raptor.common.option_spelling import spell_name
+from raptor.frontend.contributed.expand_contributed import expand_contributed
+from raptor.frontend.control_flow.eliminate_control_flow import eliminate_control_flow, is_control_flow
+from raptor.frontend.control_flow.inline_subgraphs import read_constant, rename_reads, replace_nodes
+
+
+def resolve_model(proto: ModelProto) -> None:
+    """Makes the Concat nodes of caches visible, in place. Raises `UserError` for a branch that constants do not decide.
+
+    Raises `UnsupportedError` for an operator of onnxruntime in a form without expansion.
+    """
+    if any(map(is_control_flow, proto.graph.node)):
+        names = {node.output[0]: node.name or node.output[0] for node in proto.graph.node}
+        for output, reason in eliminate_control_flow(proto).items():
+            raise UserError(f"{names.get(output, output)}: {reason}; {spell_name('constants')} gives an input a value")
+    expand_contributed(proto, numpy_helper.to_array, with_caches=True)
+    _hoist_constants(proto)
+    _drop_renames(proto)
+
+
+def _hoist_constants(proto: ModelProto) -> None:
+    """Makes weights of all Constant nodes."""
+    found = [(node, read_constant(node)) for node in proto.graph.node]
+    for node, value in found:
+        if value is not None:
+            weight = proto.graph.initializer.add()
+            weight.CopyFrom(value)
+            weight.name = node.output[0]
+    replace_nodes(proto.graph, [node for node, value in found if value is None])
+
+
+def _drop_renames(proto: ModelProto) -> None:
+    """Removes each Identity of a computed tensor; an output of the model keeps its name."""
+    outputs = {v.name for v in proto.graph.output}
+    made = {name for node in proto.graph.node for name in node.output}
+    renamed: dict[str, str] = {}
+    kept: list[NodeProto] = []
+    for node in proto.graph.node:
+        source = node.input[0] if node.op_type == "Identity" else ""
+        source = renamed.get(source, source)
+        if source not in made or (source in outputs and node.output[0] in outputs):
+            kept.append(node)
+        elif node.output[0] in outputs:
+            renamed |= {name: node.output[0] for name, other in renamed.items() if other == source}
+            renamed[source] = node.output[0]
+        else:
+            renamed[node.output[0]] = source
+    for node in kept:
+        rename_reads(node, renamed)
+        node.output[:] = [renamed.get(name, name) for name in node.output]
+    replace_nodes(proto.graph, kept)
