@@ -15,7 +15,21 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from raptor.graph.constant_arrays import drop_repetitions
-from raptor.graph.ir import Constant, Dot, Graph, Indices, Map, Move, Node, Operator, Pool, Rename, Softmax, Tensor
+from raptor.graph.ir import (
+    Constant,
+    Dot,
+    Elementwise,
+    Graph,
+    Indices,
+    Map,
+    Move,
+    Node,
+    Operator,
+    Pool,
+    Rename,
+    Softmax,
+    Tensor,
+)
 from raptor.graph.streaming_layout import can_stream, drop_unused_moves
 from raptor.graph.window import Window
 from raptor.target.tensor_layout import Image
@@ -43,10 +57,12 @@ def reduce_in_place(graph: Graph) -> Graph:
 
 
 def _multiplied(graph: Graph) -> Container[str]:
-    """Returns the operands of products of two computed tensors, and what they are made of without other results."""
+    """Returns the operands of products of two computed tensors, and what moves and functions make them of."""
     found = set[str]()
     for node in reversed(graph.nodes):
-        if isinstance(node.operator, Dot) or (isinstance(node.operator, Rename | Move) and node.output in found):
+        if isinstance(node.operator, Dot) or (
+            isinstance(node.operator, Rename | Move | Elementwise) and node.output in found
+        ):
             found.update(node.inputs)
     return found
 
@@ -159,15 +175,13 @@ class _Rewriter:
         same = Move(np.arange(image.elements).reshape(rows, channels))
         merged = self._add(node, same, (line,), Image((1, rows, channels), 2))
         whole = Pool(pool.function, _window((1, rows), (1, rows)))
-        pooled = self._add(node, whole, (merged,), Image((1, 1, channels), 2), self.tensors[node.output])
+        pooled = self._add(node, whole, (merged,), Image((1, 1, channels), 2))
         cut = Move(np.arange(channels).reshape(width, image.channels))
         self.nodes.append(replace(node, operator=cut, inputs=(pooled,)))
 
-    def _add(
-        self, node: Node, operator: Operator, inputs: tuple[str, ...], image: Image, like: Tensor | None = None
-    ) -> str:
-        """Adds a node with a new tensor, with elements as in `like` or its first operand. Returns the tensor's name."""
-        given = like or self.tensors[inputs[0]]
+    def _add(self, node: Node, operator: Operator, inputs: tuple[str, ...], image: Image) -> str:
+        """Adds a node with a new tensor, of the element type of its first operand. Returns the name of the tensor."""
+        given = self.tensors[inputs[0]]
         name = f"{node.output}.in_place{len(self.nodes)}"
         self.tensors[name] = replace(given, name=name, shape=image.shape, image=image, in_model=False)
         self.nodes.append(Node(node.name, node.op_type, operator, inputs, name))
