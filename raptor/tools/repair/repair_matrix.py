@@ -107,7 +107,8 @@ def _may_negate(matrix: Ints, tables: ClosestValues) -> npt.NDArray[np.bool_]:
     low, high = tables.layout.limits
     if low == -high:
         return np.ones(matrix.shape[1], np.bool_)
-    return (-matrix.max(axis=0) >= low) & (-matrix.min(axis=0) <= high)
+    largest, smallest = (np.asarray(end, np.int64) for end in (matrix.max(axis=0), matrix.min(axis=0)))
+    return (largest <= -low) & (smallest >= -high)
 
 
 def _keep_sums(weights: Ints, codes: Ints, surplus: Ints, side: int, most: Ints) -> None:
@@ -127,11 +128,11 @@ def _share_columns(room: Ints, totals: Ints) -> Ints:
     """Splits a total [cols] for each row of `room` [cols, places] as `_shares` does."""
     places = room.shape[1]
     shares = np.zeros_like(room)
-    ones = totals <= np.count_nonzero(
-        room, axis=1
-    )  # then the places with the most room get 1 each, the first of equals
-    keys = room[ones] * places + np.arange(places)[::-1]
-    least = np.take_along_axis(np.sort(keys, axis=1), places - totals[ones, None], axis=1)
+    # If there are enough places, those with the most room get 1 each, the first of equals.
+    ones = totals <= np.count_nonzero(room, axis=1)
+    keys: Ints = room[ones] * places + np.arange(places - 1, -1, -1, dtype=np.int64)
+    ordered: Ints = np.sort(keys, axis=1)
+    least = np.take_along_axis(ordered, places - totals[ones, None], axis=1)
     shares[ones] = keys >= least
     for col in np.flatnonzero(~ones).tolist():
         shares[col] = _shares(room[col], int(totals[col]))

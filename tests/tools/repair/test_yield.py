@@ -139,8 +139,11 @@ def test_time_left(folder: Path, monkeypatch: pytest.MonkeyPatch, workers: int, 
         workers=workers,
     )
     told: list[tuple[int, int, float]] = []
-    settings = {"encoding": "differential_analog"}
-    measure_yield(folder / "out", folder / "test.npz", 2, None, settings, task, lambda *what: told.append(what))
+
+    def tick(done: int, count: int, left_s: float) -> None:
+        told.append((done, count, left_s))
+
+    measure_yield(folder / "out", folder / "test.npz", 2, None, {"encoding": "differential_analog"}, task, tick)
     assert told == [(k, 3, pytest.approx(left)) for k, left in enumerate(left_s, 1)]
 
 
