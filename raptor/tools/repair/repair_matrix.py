@@ -106,9 +106,9 @@ def _may_negate(matrix: Ints, tables: ClosestValues) -> npt.NDArray[np.bool_]:
     """Checks which columns of a matrix [rows, cols] cells can also store negated."""
     low, high = tables.layout.limits
     if low == -high:
-        return np.ones(matrix.shape[1], np.bool_)
-    largest, smallest = (np.asarray(end, np.int64) for end in (matrix.max(axis=0), matrix.min(axis=0)))
-    return (largest <= -low) & (smallest >= -high)
+        return np.ones(int(matrix.shape[1]), np.bool_)
+    fits: npt.NDArray[np.bool_] = np.logical_and(matrix.max(axis=0) <= -low, matrix.min(axis=0) >= -high)
+    return fits
 
 
 def _keep_sums(weights: Ints, codes: Ints, surplus: Ints, side: int, most: Ints) -> None:
