@@ -131,12 +131,13 @@ def grouped_decoder(
     groups: int = 2,
     size: int = 16,
     vocabulary: int = 20,
+    packed: bool = True,
     seed: int = 0,
     **more: Any,
 ) -> ModelProto:
     """A decoder as onnxruntime-genai writes Llama: GroupQueryAttention with rotation, root-mean-square norms, gates.
 
-    `more`: attributes of the attention.
+    `packed`: queries, keys and values are one product. `more`: attributes of the attention.
     """
     b, width, wide = GraphBuilder(seed), heads * size, 48
     for name, axis in (("counted", 1), ("second", 1)):
@@ -155,8 +156,14 @@ def grouped_decoder(
     y = b.add("SimplifiedLayerNormalization", [x, gain], "norm", axis=-1, epsilon=1e-5, stash_type=1)
     for n in range(layers):
         name, past, present = f"layer.{n}", f"past_key_values.{n}", f"present.{n}"
-        b.add("MatMul", [y, b.weights(f"{name}.qkv", width, (heads + 2 * groups) * size)], f"{name}.packed")
-        given = [f"{name}.packed", "", "", f"{past}.key", f"{past}.value", "seqlens_k", "total", "cos", "sin"]
+        weights = (b.rng.standard_normal((width, (heads + 2 * groups) * size)) / np.sqrt(width)).astype(np.float32)
+        if packed:
+            b.add("MatMul", [y, b.constant(f"{name}.qkv", weights)], f"{name}.packed")
+            mixed = [f"{name}.packed", "", ""]
+        else:
+            parts = zip("qkv", np.split(weights, [width, width + groups * size], axis=1), strict=True)
+            mixed = [b.add("MatMul", [y, b.constant(f"{name}.{k}", w)], f"{name}.{k}.flat") for k, w in parts]
+        given = [*mixed, f"{past}.key", f"{past}.value", "seqlens_k", "total", "cos", "sin"]
         made = [f"{name}.attention", f"{present}.key", f"{present}.value"]
         sizes = {"num_heads": heads, "kv_num_heads": groups, "do_rotary": 1, "domain": MICROSOFT}
         b.add("GroupQueryAttention", given, made, **sizes, **more)
