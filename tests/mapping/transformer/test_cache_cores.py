@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -24,12 +25,13 @@ from tests.pipeline import Passes, line_flow, passes
 
 CAPACITY = 12
 CHIP: Mapping[str, Any] = MappingProxyType({"states": "auto", "cores": 48, "mapping": "rows"})
-FORMS: Mapping[str, Callable[[], ModelProto]] = {
+FORMS: Mapping[str, Callable[..., ModelProto]] = {
     "plain": decoders.plain_decoder,
     "grouped": decoders.grouped_decoder,
-    "separate": lambda: decoders.grouped_decoder(packed=False),
-    "repeated": lambda: decoders.plain_decoder(heads=4, groups=2),
-    "one group": lambda: decoders.plain_decoder(heads=4, groups=1),
+    "separate": partial(decoders.grouped_decoder, packed=False),
+    "repeated": partial(decoders.plain_decoder, heads=4, groups=2),
+    "rotated": partial(decoders.plain_decoder, heads=4, groups=2, size=16, rotated=True),
+    "one group": partial(decoders.plain_decoder, heads=4, groups=1),
 }
 
 
@@ -78,14 +80,21 @@ def test_a_larger_capacity_gives_the_same_logits() -> None:
         np.testing.assert_allclose(other, found[0], rtol=1e-5, atol=1e-6)
 
 
+def interval_ns(form: str, layers: int) -> float:
+    """Returns the interval of steps of many sessions."""
+    found = raptor.compile(FORMS[form](layers=layers), capacity=CAPACITY, **{**CHIP, "cores": 80})
+    return found.simulate(mode="throughput").interval_ns or 0
+
+
+@pytest.mark.parametrize("form", ["plain", "grouped", "separate", "rotated"])
+def test_more_layers_do_not_slow_the_stream_of_steps(form: str) -> None:
+    """What the position determines, such as masks and angles, is taken from its table where a layer needs it."""
+    assert 0 < interval_ns(form, 4) <= 1.2 * interval_ns(form, 2)
+
+
 def test_steps_with_separate_projections_stream_like_those_with_one() -> None:
     """Rotations read the position only, so each is computed where its queries or keys are made."""
-    found: list[float] = []
-    for packed in (True, False):
-        program = raptor.compile(decoders.grouped_decoder(layers=4, packed=packed), capacity=CAPACITY, **CHIP)
-        found.append(program.simulate(mode="throughput").interval_ns or 0)
-    one_ns, separate_ns = found
-    assert 0 < separate_ns <= 1.3 * one_ns
+    assert 0 < interval_ns("separate", 4) <= 1.3 * interval_ns("grouped", 4)
 
 
 def test_layers_that_follow_one_another_share_cores(grouped: Passes) -> None:
