@@ -244,6 +244,82 @@ def harmonics(b: BlockBuilder, frames: int, bins: int, shifts: Sequence[int]) ->
     return layers(b, x, (len(shifts), 16), 3, 3)
 
 
+# Reductions over pixels, and values that wait -------------------------------------------------------------------------
+
+
+def softmax_pixels(b: BlockBuilder, side: int, channels: int) -> str:
+    """A softmax of each channel over all pixels, between two layers."""
+    x = layers(b, b.input("x", 1, 3, side, side), (3, channels), 3, 3)
+    x = b.op("Softmax", b.op("Reshape", x, b.ints(1, channels, side * side)), axis=2)
+    return layers(b, b.op("Reshape", x, b.ints(1, channels, side, side)), (channels, channels), 3, 3)
+
+
+def key_points(b: BlockBuilder, side: int, points: int) -> str:
+    """The expected place of each key point of an image: a soft argmax along both axes."""
+    x = layer(b, layers(b, b.input("x", 1, 3, side, side), (3, 16), 3, 3), 16, points, 1, 1)
+    x = b.op("Softmax", b.op("Reshape", x, b.ints(1, points, side * side)), axis=2)
+    x, place = b.op("Reshape", x, b.ints(1, points, side, side)), np.arange(side, dtype=np.float32)
+    sums = (b.op("Mul", x, b.floats(place.reshape(shape))) for shape in ((1, 1, 1, side), (1, 1, side, 1)))
+    return b.op("Concat", *(b.op("ReduceSum", s, b.ints(2, 3), keepdims=0) for s in sums), axis=1)
+
+
+def attentive_pool(b: BlockBuilder, length: int, channels: int) -> str:
+    """A mean of a signal with a weight for each of its times, as networks that name speakers and instruments end."""
+    x = layers(b, b.input("x", 1, 8, length), (8, channels), 3)
+    weight = b.op("Softmax", layer(b, x, channels, 1, 1), axis=2)
+    return dense(b, b.op("ReduceSum", b.op("Mul", x, weight), b.ints(2), keepdims=0), channels, 32)
+
+
+def repeated_vector(b: BlockBuilder, side: int, channels: int) -> str:
+    """A vector that is repeated for all pixels of an image, as decoders begin."""
+    x = b.op("Relu", dense(b, b.input("x", 1, 64), 64, channels))
+    x = b.op("Expand", b.op("Reshape", x, b.ints(1, channels, 1, 1)), b.ints(1, channels, side, side))
+    return layers(b, x, (channels, 16), 3, 3)
+
+
+def points(b: BlockBuilder, count: int) -> str:
+    """Points with their largest features beside them, as PointNet cuts clouds into parts."""
+    x = layers(b, b.op("Transpose", b.input("x", 1, count, 3), perm=[0, 2, 1]), (3, 32, 64), 1)
+    largest = b.op("Expand", b.op("ReduceMax", x, axes=[2]), b.ints(1, 64, count))
+    return layers(b, b.op("Concat", x, largest, axis=1), (128, 64, 16), 1)
+
+
+def coordinates(b: BlockBuilder, count: int, octaves: int) -> str:
+    """Sines and cosines of coordinates beside them, then dense layers: a radiance field."""
+    x = b.input("x", count, 3)
+    scaled = [b.op("Mul", x, b.floats(2.0**k)) for k in range(octaves)]
+    joined = b.op("Concat", x, *(b.op(f, s) for s in scaled for f in ("Sin", "Cos")), axis=1)
+    y = b.op("Relu", dense(b, joined, 3 + 6 * octaves, 64))
+    return b.op("Sigmoid", dense(b, b.op("Relu", dense(b, y, 64, 64)), 64, 4))
+
+
+def skipped_signal(b: BlockBuilder, length: int) -> str:
+    """A U-Net of a signal: what it makes first is read last."""
+    half = {"kernel_shape": [2], "strides": [2]}
+    first = layers(b, b.input("x", 1, 4, length), (4, 16), 5)
+    second = layers(b, b.op("MaxPool", first, **half), (16, 32), 5)
+    x = layers(b, b.op("MaxPool", second, **half), (32, 64), 5)
+    for skip, inputs in ((second, 64), (first, 32)):
+        x = b.op("ConvTranspose", x, b.weights(inputs, inputs // 2, 2), **half)
+        x = layers(b, b.op("Concat", x, skip, axis=1), (inputs, inputs // 2), 5)
+    return x
+
+
+def gated_signal(b: BlockBuilder, length: int, channels: int) -> str:
+    """Dilated layers with gates whose results are all added at the end, as WaveNet has them."""
+    x = layer(b, b.input("x", 1, 1, length), 1, channels, 1)
+    total = None
+    for dilation in (1, 2, 4, 8):
+        y = layer(b, x, channels, 2 * channels, 3, dilation=dilation)
+        value, gate = (cut(b, y, i, i + channels, 1) for i in (0, channels))
+        y = b.op("Mul", b.op("Tanh", value), b.op("Sigmoid", gate))
+        skip = layer(b, y, channels, channels, 1)
+        total = skip if total is None else b.op("Add", total, skip)
+        x = b.op("Add", x, layer(b, y, channels, channels, 1))
+    assert total is not None
+    return layer(b, b.op("Relu", total), channels, 64, 1)
+
+
 # Vectors --------------------------------------------------------------------------------------------------------------
 
 
@@ -481,6 +557,18 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "group_moments": partial(group_moments, length=256, groups=4, width=32),
         "pixel_classes": partial(pixel_classes, side=32, classes=16),
         "harmonics": partial(harmonics, frames=96, bins=160, shifts=(0, 12, 19, 24, 28, 31, 34, 36)),
+    },
+    "reduced over pixels": {
+        "softmax_pixels": partial(softmax_pixels, side=32, channels=16),
+        "key_points": partial(key_points, side=32, points=17),
+        "attentive_pool": partial(attentive_pool, length=256, channels=64),
+        "repeated_vector": partial(repeated_vector, side=24, channels=32),
+        "points": partial(points, count=512),
+        "coordinates": partial(coordinates, count=1024, octaves=4),
+    },
+    "read much later": {
+        "skipped_signal": partial(skipped_signal, length=512),
+        "gated_signal": partial(gated_signal, length=1024, channels=24),
     },
     "vectors": {
         "vector_chain": lambda b: vector_chain(b, 1, 16384),

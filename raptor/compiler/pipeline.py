@@ -47,6 +47,7 @@ from raptor.transforms.lay_out_free_tensors import lay_out_free_tensors
 from raptor.transforms.lay_out_matmuls import lay_out_matmuls
 from raptor.transforms.lay_out_tokens import lay_out_tokens
 from raptor.transforms.lift_to_2d import lift_to_2d
+from raptor.transforms.reduce_in_place import reduce_in_place
 from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.sink_transposes import sink_transposes
 from raptor.transforms.split_rows import split_rows
@@ -68,6 +69,7 @@ LAYOUT_REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     split_rows,
     turn_columns,
     lift_to_2d,
+    reduce_in_place,
 )
 """Rewrites that lay tensors out for streaming; without streaming, they leave the graph as it is."""
 

@@ -171,8 +171,9 @@ def _over_lines(graph: Graph, node: Node, lifted: Container[str]) -> Node:
     if not isinstance(operator, _Weighing) or not isinstance(operator.window, Window):
         return node
     w, (name,) = operator.window, node.inputs
-    image = graph.tensors[name].image
-    streamed = name in lifted or (can_stream(image) and len(w.kernel) == _dims(image))
+    image, made = graph.tensors[name].image, graph.tensors[node.output].image
+    lines = [(w.batch, *w.in_dims), (w.batch, *w.out_dims)] == [(i.rows, i.width) for i in (image, made)]
+    streamed = name in lifted or (can_stream(image) and (len(w.kernel) == _dims(image) or lines))
     if not streamed or (len(w.kernel) > 1 and w.batch == 1):
         return node
     window = replace(

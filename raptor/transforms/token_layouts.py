@@ -9,6 +9,7 @@ import numpy.typing as npt
 from raptor.common.union_find import DisjointSets
 from raptor.graph.ir import (
     ChannelSum,
+    Concat,
     Dot,
     Elementwise,
     Filter,
@@ -61,6 +62,8 @@ class TokenLayouts:
         for node in self.graph.nodes:
             self.made[node.output] = node
             self.bind(node)
+        for names in self.joined():
+            self.fixed |= names
 
     def image(self, name: str) -> Image:
         return self.graph.tensors[name].image
@@ -70,6 +73,8 @@ class TokenLayouts:
         sets = {self.alike.find(name) for name in (*node.inputs, node.output)}
         match node.operator:
             case Move() | Rename():
+                pass
+            case Concat() if all(_is_last(self.image(name)) for name in (*node.inputs, node.output)):
                 pass
             case Pool() as pool if self.graph.tensors[node.output].element.kind == "float" and _may_change(pool):
                 self.pools.append(node)
@@ -89,6 +94,19 @@ class TokenLayouts:
                 self.repeated += ((made, other) for other in sorted(sets - {made}))
             case _:
                 self.odd |= sets
+
+    def joined(self) -> Iterator[set[str]]:
+        """Yields the sets that concatenations of channels connect; these have the layout of tokens together, or none.
+
+        If an operator of one of them is `odd`, all are.
+        """
+        concats = [node for node in self.graph.nodes if isinstance(node.operator, Concat)]
+        found = [{self.alike.find(name) for name in (*node.inputs, node.output)} for node in concats]
+        before = -1
+        while before < len(self.odd):
+            before = len(self.odd)
+            self.odd.update(*(names for names in found if names & self.odd))
+        yield from (names for names in found if not names & self.odd)
 
     def is_turned(self, name: str) -> bool:
         """Tells whether a tensor has several pixels, and its channels are not the last dimension."""
@@ -275,8 +293,12 @@ class TokenLayouts:
         """
         near = DisjointSets()
         for node in self.graph.nodes:
-            if isinstance(node.operator, Filter | Softmax | ChannelSum | Pool) and node.output not in self.over:
-                near.union(self.alike.find(node.output), self.alike.find(node.inputs[0]))
+            if (
+                isinstance(node.operator, Concat | Filter | Softmax | ChannelSum | Pool)
+                and node.output not in self.over
+            ):
+                for name in node.inputs:
+                    near.union(self.alike.find(node.output), self.alike.find(name))
         heads: dict[str, set[int]] = {}
         for node in self.graph.nodes:
             if isinstance(node.operator, Dot):

@@ -7,7 +7,18 @@ import pytest
 
 import raptor
 from benchmarks.programs.block_models import BlockBuilder
-from benchmarks.programs.slow_models import group_moments, harmonics, one_hot, pixel_classes
+from benchmarks.programs.slow_models import (
+    attentive_pool,
+    coordinates,
+    group_moments,
+    harmonics,
+    key_points,
+    one_hot,
+    pixel_classes,
+    points,
+    repeated_vector,
+    softmax_pixels,
+)
 from raptor.compiler.pipeline import MappedGraph, prepare_graph, rewrite_and_map
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
@@ -15,6 +26,7 @@ from raptor.graph.ir import Move
 from raptor.graph.streaming_layout import can_stream
 from raptor.mapping.decision import LineGrid, LineUnfolding
 from raptor.mapping.evaluation.evaluate import evaluate
+from raptor.mapping.modes.epilogue_cost import find_epilogues
 from raptor.mapping.modes.line_readers import find_line_readers, reading_cells
 from raptor.mapping.strategies import ROWS
 from raptor.options import ChipOptions
@@ -34,6 +46,12 @@ def model_of(name: str) -> Any:
         "group_moments": lambda: group_moments(builder, 128, 4, 16),
         "pixel_classes": lambda: pixel_classes(builder, 24, 16),
         "harmonics": lambda: harmonics(builder, 40, 80, (0, 12, 19, 24)),
+        "softmax_pixels": lambda: softmax_pixels(builder, 24, 16),
+        "key_points": lambda: key_points(builder, 24, 17),
+        "attentive_pool": lambda: attentive_pool(builder, 192, 64),
+        "repeated_vector": lambda: repeated_vector(builder, 24, 32),
+        "points": lambda: points(builder, 256),
+        "coordinates": lambda: coordinates(builder, 512, 2),
     }
     return builder.finish(name, built[name]())
 
@@ -44,10 +62,14 @@ def mapped(model: Any) -> MappedGraph:
 
 
 @pytest.mark.parametrize(
-    ("name", "times"), [("one_hot", 2), ("group_moments", 5), ("harmonics", 2), ("pixel_classes", 3)]
+    ("name", "times"),
+    [
+        *(("one_hot", 2), ("group_moments", 2), ("harmonics", 2), ("pixel_classes", 3), ("softmax_pixels", 2)),
+        *(("key_points", 2), ("attentive_pool", 3), ("repeated_vector", 2), ("points", 2), ("coordinates", 2)),
+    ],
 )
 def test_no_core_does_most_of_the_work(name: str, times: float):
-    # 21 and 30 times where the first operand is; means over time in groups of channels have one core
+    # 4 to 30 times where the first operand is, or where all elements of a reduction come together
     model = model_of(name)
     bounds = evaluate((done := mapped(model)).graph, done.decision, load_chip(ChipOptions(**CHIP))).bounds
     assert bounds.busiest_ns < times * max(bounds.total_ns / CHIP["cores"], bounds.port_ns)
@@ -115,12 +137,41 @@ def test_layers_of_one_line_read_a_view(kernel: int, stride: int, found: list[st
     nodes = [node("Relu", "x", "r"), node("Conv", "r w", "y", name="layer", strides=[1, stride])]
     graph = load(make_model(nodes, {"x": (1, 3, 2, 20)}, {"y": 4}, {"w": random(4, 3, 1, kernel)})).graph
     readers = list(find_line_readers(graph, graph.readers(), "x"))
-    assert [each.output for each in readers] == found
+    assert [each.output for each, _ in readers] == found
     width = (20 - kernel) // stride + 1
     grid = LineGrid(((0, width // 2), (width // 2, width)), (((0, 3),),), ((0, 4),), 1, 1, 0, 1)
     cells = reading_cells(LineUnfolding(grid, (7, 9)), graph.tensors["x"].image, (0, 3))
     middle = width // 2 * 20 // width
     assert cells == [((0, middle), 7), ((middle, 20), 9)]
+
+
+def test_a_layer_that_reads_several_tokens_of_a_line_streams():
+    nodes = [
+        *(node("MatMul", "x v", "a", name="first"), node("Reshape", "a joined", "b")),
+        *(node("MatMul", "b w", "c", name="second"), node("Relu", "c", "y")),
+    ]
+    constants = {"v": random(16, 32), "w": random(128, 16), "joined": np.array([1, 64, 128])}
+    done = mapped(make_model(nodes, {"x": (1, 256, 16)}, {"y": 3}, constants, opset=13))
+    assert len(by_line(done.decision)) == 2
+
+
+def test_a_depthwise_layer_behind_a_gate_is_work_of_the_layer_that_makes_its_pixels():
+    nodes = [
+        *(node("Conv", "x w", "a", name="layer", pads=[1] * 4), node("GlobalAveragePool", "a", "m")),
+        *(node("Conv", "m g", "s", name="gate"), node("Sigmoid", "s", "t"), node("Mul", "a t", "b", name="mul")),
+        node("Conv", "b d", "y", name="depthwise", group=32, pads=[3] * 4),
+    ]
+    constants = {"w": random(32, 3, 3, 3), "g": random(32, 32, 1, 1), "d": random(32, 1, 7, 7)}
+    done = mapped(make_model(nodes, {"x": (1, 3, 24, 24)}, {"y": 4}, constants, opset=13))
+    found = find_epilogues(done.graph, load_chip(ChipOptions(**CHIP)))
+    assert found["a"].stencils
+    assert not found["s"].stencils
+
+
+def test_layers_read_a_view_through_a_concatenation_as_later_channels():
+    nodes = [node("Relu", "x", "r"), node("Concat", "r x", "b", axis=1), node("Conv", "b w", "y", name="layer")]
+    graph = load(make_model(nodes, {"x": (1, 3, 2, 20)}, {"y": 4}, {"w": random(4, 6, 1, 1)})).graph
+    assert [first for _, first in find_line_readers(graph, graph.readers(), "x")] == [0, 3]
 
 
 def test_a_layer_of_several_lines_reads_no_view():

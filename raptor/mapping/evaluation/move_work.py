@@ -205,10 +205,13 @@ def _materialise_tiles(walk: WorkWalk, made: NodeWork, node: Node) -> None:
 
 def _wanted_cells(walk: WorkWalk, name: str, part: Range) -> tuple[PlacedCell, ...]:
     """Returns the cells in which the next layer by line reads channels of a view; none if there is no such layer."""
-    for node in find_line_readers(walk.graph, walk.facts.readers, name):
+    for node, first in find_line_readers(walk.graph, walk.facts.readers, name):
         chosen = walk.decision.layers.get(filter_key(node))
         if isinstance(chosen, LineUnfolding):
-            return tuple(PlacedCell(*cols, core) for cols, core in reading_cells(chosen, walk.image(name), part))
+            return tuple(
+                PlacedCell(*cols, core)
+                for cols, core in reading_cells(chosen, walk.image(name), (first + part[0], first + part[1]))
+            )
     return ()
 
 

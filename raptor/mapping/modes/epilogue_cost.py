@@ -121,7 +121,7 @@ def _of_views(graph: Graph, arch: Target) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in graph.nodes if views else ():
         if isinstance(node.operator, Elementwise) and views.issuperset(node.inputs):
-            layer = next(find_line_readers(graph, readers, node.inputs[0]), None)
+            layer, _ = next(find_line_readers(graph, readers, node.inputs[0]), (None, 0))
             if layer is not None and is_token_layout(graph.tensors[node.output].image):
                 found[node.output] = filter_key(layer)
     return found
@@ -157,6 +157,8 @@ def find_epilogues(graph: Graph, arch: Target) -> dict[str, Epilogue]:
             _charge(found, owners[node.output], graph, node, arch)
             continue
         given = [name for name in node.inputs if name in owners]
+        # A tensor of one pixel, such as the gate of a squeeze-and-excitation block, is sent to those who repeat it.
+        given = [name for name in given if graph.tensors[name].image.pixels > 1] or given
         # What a layer has made comes later than an input, and others wait for it.
         given = [name for name in given if owners[name][0][0] not in {*graph.inputs, *gathers}] or given
         if given:

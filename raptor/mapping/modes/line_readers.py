@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from raptor.graph.ir import ChannelSum, Elementwise, Filter, Graph, Node, Rename
+from raptor.graph.ir import ChannelSum, Concat, Elementwise, Filter, Graph, Node, Rename
 from raptor.graph.layers import is_pointwise
 from raptor.graph.window import Window
 from raptor.mapping.decision import LineUnfolding
@@ -11,16 +11,23 @@ from raptor.mapping.modes.line_streaming import Range
 from raptor.target.tensor_layout import Image
 
 
-def find_line_readers(graph: Graph, readers: Mapping[str, Sequence[Node]], name: str) -> Iterator[Node]:
-    """Yields the layers that read each line of a tensor once, directly or through element-wise operators.
+def find_line_readers(
+    graph: Graph, readers: Mapping[str, Sequence[Node]], name: str, first: int = 0
+) -> Iterator[tuple[Node, int]]:
+    """Yields the layers that read each line of a tensor once, and as which of their channels they read its first one.
 
-    So do layers whose kernel has one row. The first one leads. `readers`: the nodes that read each tensor.
+    They read it directly, through element-wise operators or a concatenation of channels. So do layers whose kernel has
+    one row. The first one leads. `readers`: the nodes that read each tensor. `first`: the first channel that counts.
     """
     for node in readers.get(name, ()):
+        passes = isinstance(node.operator, Concat | Elementwise | Rename | ChannelSum)
         if isinstance(node.operator, Filter) and _reads_lines_once(node.operator.window):
-            yield node
-        elif isinstance(node.operator, Elementwise | Rename | ChannelSum) and _has_lines_of(graph, node.output, name):
-            yield from find_line_readers(graph, readers, node.output)
+            yield node, first
+        elif passes and _has_lines_of(graph, node.output, name):
+            joined = isinstance(node.operator, Concat)
+            before = node.inputs[: node.inputs.index(name)] if joined else ()
+            begin = first + sum(graph.tensors[other].image.channels for other in before)
+            yield from find_line_readers(graph, readers, node.output, begin)
 
 
 def _has_lines_of(graph: Graph, one: str, other: str) -> bool:

@@ -39,6 +39,9 @@ def cut_channels(channels: int, tile: int) -> ChannelRanges:
     return tuple((first, min(first + tile, channels)) for first in range(0, channels, tile))
 
 
+MANY_COPIES = 128
+"""Fewest pixels that are made of tensors of one pixel on several cores."""
+
 MANY_RUNS = 4096
 """Fewest runs of a move of computed tensors that is worth cores of its own: their copies take about 0.3 ms on `bench`.
 """
@@ -128,14 +131,15 @@ def find_views(graph: Graph, parts: Mapping[str, ChannelRanges]) -> set[str]:
 def _is_view(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], multiplied: Container[str]) -> bool:
     """True if a move reads or makes tokens, or makes an operand of a product, and all its operands stream.
 
-    Also true if it makes tokens from tensors of one pixel, such as the states of a recurrent layer, and if it appends
-    such tensors to a state.
+    Also true if it makes tokens or many pixels from tensors of one pixel, such as the states of a recurrent layer, and
+    if it appends such tensors to a state.
     """
     if not isinstance(node.operator, Move):
         return False
     if all(graph.tensors[name].image.pixels == 1 for name in node.inputs):
         queries = bool(graph.residency.states) and node.output in multiplied
-        return queries or (node.output in parts and is_token_layout(graph.tensors[node.output].image))
+        image = graph.tensors[node.output].image
+        return queries or (node.output in parts and (is_token_layout(image) or image.pixels >= MANY_COPIES))
     if node.output in parts and node.output not in multiplied and takes_short_runs(graph, node):
         return False
     tokens = any(is_token_layout(graph.tensors[name].image) for name in (*node.inputs, node.output))
@@ -162,7 +166,7 @@ def find_gathers(graph: Graph, parts: Mapping[str, ChannelRanges]) -> dict[str, 
         if isinstance(node.operator, Take):
             chosen = node.output in parts and not attends  # tokens of a transformer are taken where they are read
         elif node.output in views:
-            chosen = _cuts_vector(graph, node, read)
+            chosen = _cuts_vector(graph, node, read) or _repeats_pixel(graph, node, read)
         else:
             chosen = _is_gather(graph, node, parts)
         if read and chosen:
@@ -175,6 +179,17 @@ def _cuts_vector(graph: Graph, node: Node, readers: Sequence[Node]) -> bool:
     image = graph.tensors[node.output].image
     alone = len(node.inputs) == 1 and graph.tensors[node.inputs[0]].image.pixels == 1
     return alone and image.rows == 1 and all(isinstance(reader.operator, Elementwise) for reader in readers)
+
+
+def _repeats_pixel(graph: Graph, node: Node, readers: Sequence[Node]) -> bool:
+    """True if a move makes many pixels from computed tensors of one pixel, and a window reads several of their lines.
+
+    Other readers gather what they need themselves.
+    """
+    given, image = [graph.tensors[name].image for name in node.inputs], graph.tensors[node.output].image
+    if image.pixels < MANY_COPIES or image.rows == 1 or any(each.pixels > 1 for each in given):
+        return False
+    return any(isinstance(reader.operator, Filter | Pool | Stencil) for reader in readers)
 
 
 def _is_gather(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges]) -> bool:

@@ -158,10 +158,10 @@ class TokenLowering(LineLowering):
         It may be reached through other nodes. None if there is no such layer. If several cores read the channels, each
         receives some of their ranges and passes them on.
         """
-        for node in find_line_readers(self.graph, self.readers, name):
+        for node, first in find_line_readers(self.graph, self.readers, name):
             chosen = self.decision.layers[filter_key(node)]
             if isinstance(chosen, LineUnfolding):
-                return reading_cells(chosen, self.image(name), part)
+                return reading_cells(chosen, self.image(name), (first + part[0], first + part[1]))
         return None
 
     def owners(self, name: str, y: int) -> CoreSegments:

@@ -1,0 +1,158 @@
+"""Routes long-lived values through cores that have other work, where that shortens the longest occupancy of a core.
+
+A core starts a sample only after it has finished the previous one. The skip of a U-Net is made early and read late, so
+it occupies its maker or its reader for nearly the whole latency. Cores of the layers between have their work between,
+too: such a core takes the value before its own work, and passes it on after it. If a sample may occupy a core for T ns,
+a value that waits for W ns needs about W / T cores on its way.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.mapping.knobs import chip_patience_ns
+from raptor.mapping.refinement import Relay, RelayedTile
+from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, compare_times
+from raptor.spatial.placed_graph import Partition
+from raptor.spatial.refinement.value_relays import RELAY_MEMORY_SHARE, relay_values
+from raptor.spatial.scheduling.alap_schedule import AlapSchedule, WaitingTile, partition_work
+from raptor.target.arch import Target
+from raptor.target.chip_elements import ElementType
+from raptor.target.timing import message_ns
+
+Floats = npt.NDArray[np.float64]
+
+WORTH_RELAYING = 1.25
+"""Factor by which the longest occupancy of a core must fall for shared relays to be tried."""
+
+LEAST_GAIN = 0.97
+"""Largest latency x interval with shared relays, relative to the program without them."""
+
+STEPS = 12
+"""Number of occupancies that are tried, from that of the core with most work to the longest one."""
+
+BUNDLE_SHARE = 0.125
+"""Share of the occupancy in which values may be made, and be read, to travel together, and that their messages take."""
+
+
+def choose_shared_relays(partition: Partition, arch: Target) -> tuple[Relay, ...]:
+    """Returns relays through cores with other work; none if latency x interval is no better by the list schedule."""
+    patience_ns = chip_patience_ns(arch)
+    times = AlapSchedule.from_partition(partition, patience_ns, arch)
+    longest_ns, least_ns = times.longest_occupancy_ns(), max(times.busiest_ns, float(times.work.memory_ns.sum()))
+    waiting = times.waiting_tiles()
+    for limit_ns in np.geomspace(least_ns, longest_ns / WORTH_RELAYING, STEPS) if longest_ns > least_ns else ():
+        found = _Ways.through_cores(times, waiting, float(limit_ns), arch)
+        if found is not None:
+            break
+    else:
+        return ()
+    before, after = (
+        compare_times(partition_work(each, arch), patience_ns, BALANCED_OBJECTIVE.patiences)
+        for each in (partition, relay_values(partition, found))
+    )
+    return found if np.prod(after) < LEAST_GAIN * np.prod(before) else ()
+
+
+@dataclass(slots=True, eq=False)
+class _Ways:
+    """The occupancy of each core with the values that it passes on so far: begin, end, work in ns, bytes held."""
+
+    limit_ns: float
+    first_ns: Floats
+    last_ns: Floats
+    work_ns: Floats
+    held: Floats
+    arch: Target
+
+    @classmethod
+    def through_cores(
+        cls, times: AlapSchedule, waiting: Sequence[WaitingTile], limit_ns: float, arch: Target
+    ) -> tuple[Relay, ...] | None:
+        """Returns relays with which no core is occupied for longer than `limit_ns`, by these times; None if none."""
+        cores = arch.usable_cores
+        core, peer = times.work.core, times.work.peer
+        first_ns, _ = times.occupied_ns(cores)
+        long = [w for w in waiting if w.read_ns > first_ns[peer[w.step]] + limit_ns]
+        first_ns, last_ns = times.occupied_ns(cores, long)
+        if not long or (last_ns - first_ns).max() > limit_ns:
+            return None
+        work_ns = np.bincount(core, times.end_ns - times.at_ns, cores)
+        ways = cls(limit_ns, first_ns, last_ns, work_ns, np.zeros(cores), arch)
+        relays: list[Relay] = []
+        for bundle in ways.bundles(long):
+            makers, readers = {int(peer[w.step]) for w in bundle}, {int(core[w.step]) for w in bundle}
+            way = ways.find(bundle, makers, readers)
+            if way is None:
+                return None
+            if way:
+                tiles = {(w.tile.name, int(core[w.step])): RelayedTile(w.tile.name, w.reader) for w in bundle}
+                relays.append(Relay(tuple(way), tuple(tiles.values())))
+        return tuple(relays) or None
+
+    def bundles(self, long: Sequence[WaitingTile]) -> Iterator[list[WaitingTile]]:
+        """Yields values that travel together: made and read at about the same times, with few enough messages."""
+        window_ns = BUNDLE_SHARE * self.limit_ns
+        groups: defaultdict[tuple[int, int, int, ElementType], list[WaitingTile]] = defaultdict(list)
+        for each in long:
+            made, read = int(each.made_ns / window_ns), int(each.read_ns / window_ns)
+            groups[made, read, each.tile.channels, each.tile.element].append(each)
+        for members in groups.values():
+            bundle, sent_ns = list[WaitingTile](), 0.0
+            for each in members:
+                one_ns = self.message_ns(each)
+                if bundle and sent_ns + one_ns > window_ns:
+                    yield bundle
+                    bundle, sent_ns = [], 0.0
+                bundle.append(each)
+                sent_ns += one_ns
+            yield bundle
+
+    def message_ns(self, each: WaitingTile) -> float:
+        return message_ns(self.arch.with_element(each.tile.element), each.tile.elements)
+
+    def find(self, bundle: Sequence[WaitingTile], makers: set[int], readers: set[int]) -> list[int] | None:
+        """Returns the cores on the way of a bundle, and occupies them; None if there is no way within the limit."""
+        made_ns = max(each.made_ns for each in bundle)
+        sent_ns = max(made_ns, min(self.first_ns[c] for c in makers) + self.limit_ns)
+        taken_ns = max(self.last_ns[c] for c in readers) - self.limit_ns
+        taken_ns = min(taken_ns, min(each.read_ns for each in bundle))
+        way: list[int] = []
+        closed = makers | readers
+        while taken_ns > sent_ns:
+            end_ns = np.maximum(self.last_ns, taken_ns)
+            begin_ns = np.maximum(end_ns - self.limit_ns, made_ns)
+            able = (np.minimum(self.first_ns, begin_ns) >= end_ns - self.limit_ns) & self.has_room(bundle)
+            able[list(closed)] = False
+            begin_ns[~able] = np.inf
+            if begin_ns.min() >= taken_ns:
+                return None
+            near = np.flatnonzero(begin_ns <= begin_ns.min() + BUNDLE_SHARE * self.limit_ns)
+            hop = int(near[np.argmin(self.work_ns[near])])
+            self.occupy(hop, float(begin_ns[hop]), taken_ns, bundle)
+            closed.add(hop)
+            way.append(hop)
+            taken_ns = float(begin_ns[hop])
+        return way[::-1]
+
+    def has_room(self, bundle: Sequence[WaitingTile]) -> npt.NDArray[np.bool_]:
+        """Checks which cores have time for the messages of a bundle, and local memory for its values."""
+        room = self.work_ns + self.bundle_ns(bundle) <= self.limit_ns
+        return room & (self.held + self.size(bundle) <= RELAY_MEMORY_SHARE * self.arch.core.memory.size_bytes)
+
+    def bundle_ns(self, bundle: Sequence[WaitingTile]) -> float:
+        """Returns the time in ns to take the values of a bundle and to pass them on."""
+        return 2 * sum(map(self.message_ns, bundle))
+
+    def size(self, bundle: Sequence[WaitingTile]) -> float:
+        tiles = {each.tile.name: each.tile for each in bundle}.values()
+        return sum(tile.elements * self.arch.bytes_of(tile.element) for tile in tiles)
+
+    def occupy(self, core: int, begin_ns: float, end_ns: float, bundle: Sequence[WaitingTile]) -> None:
+        self.first_ns[core] = min(self.first_ns[core], begin_ns)
+        self.last_ns[core] = max(self.last_ns[core], end_ns)
+        self.work_ns[core] += self.bundle_ns(bundle)
+        self.held[core] += self.size(bundle)
