@@ -25,6 +25,7 @@ from tests.pipeline import Passes, line_flow, passes
 
 CAPACITY = 12
 CHIP: Mapping[str, Any] = MappingProxyType({"states": "auto", "cores": 48, "mapping": "rows"})
+LARGER_CHIP: Mapping[str, Any] = MappingProxyType({**CHIP, "cores": 80})
 FORMS: Mapping[str, Callable[..., ModelProto]] = {
     "plain": decoders.plain_decoder,
     "grouped": decoders.grouped_decoder,
@@ -82,7 +83,7 @@ def test_a_larger_capacity_gives_the_same_logits() -> None:
 
 def interval_ns(form: str, layers: int) -> float:
     """Returns the interval of steps of many sessions."""
-    found = raptor.compile(FORMS[form](layers=layers), capacity=CAPACITY, **{**CHIP, "cores": 80})
+    found = raptor.compile(FORMS[form](layers=layers), capacity=CAPACITY, **LARGER_CHIP)
     return found.simulate(mode="throughput").interval_ns or 0
 
 
