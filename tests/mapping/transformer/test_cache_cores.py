@@ -89,7 +89,7 @@ def interval_ns(form: str, layers: int) -> float:
 
 @pytest.mark.parametrize("form", ["plain", "grouped", "separate", "rotated"])
 def test_more_layers_do_not_slow_the_stream_of_steps(form: str) -> None:
-    """What the position determines, such as masks and angles, is taken from its table where a layer needs it."""
+    """Masks and angles depend on the position only, so each layer takes them from their table where it needs them."""
     assert 0 < interval_ns(form, 4) <= 1.2 * interval_ns(form, 2)
 
 
