@@ -492,6 +492,9 @@ ALWAYS_REFUSED = {
 ELSEWHERE = ("mcp", "train")
 """Commands that serve until they are stopped, or need PyTorch: tests/tools/mcp and train try their options."""
 
+OPTIONS_ELSEWHERE = {"prune": {"--epochs", "--products"}, "generate": {"--prompt"}}
+"""Options that need PyTorch, several layers, or a vocabulary of bytes: tests/tools/prune and generate try them."""
+
 WHERE_NEEDED = {"--host": "--isa"}
 """Options that act only where another one makes them necessary: the chip computes all of the model without it."""
 
@@ -519,6 +522,7 @@ def test_every_option_of_every_command_has_a_value_here():
         tried = [command for title, command in COMMANDS.items() if kind(title) == name]
         known = [word for command in tried for word in (*command.words, *command.options)]
         given = {option for option in known if option.startswith("-")}
+        given |= OPTIONS_ELSEWHERE.get(name, set())
         assert given == {o for o in options if o not in ("--help", "--debug", "--version")}, name
 
 

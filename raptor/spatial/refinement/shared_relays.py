@@ -45,7 +45,7 @@ def choose_shared_relays(partition: Partition, arch: Target) -> tuple[Relay, ...
     longest_ns, least_ns = times.longest_occupancy_ns(), max(times.busiest_ns, float(times.work.memory_ns.sum()))
     waiting = times.waiting_tiles()
     for limit_ns in np.geomspace(least_ns, longest_ns / WORTH_RELAYING, STEPS) if longest_ns > least_ns else ():
-        found = _Ways.through_cores(times, waiting, float(limit_ns), arch)
+        found = _SharedWays.through_cores(times, waiting, float(limit_ns), arch)
         if found is not None:
             break
     else:
@@ -58,7 +58,7 @@ def choose_shared_relays(partition: Partition, arch: Target) -> tuple[Relay, ...
 
 
 @dataclass(slots=True, eq=False)
-class _Ways:
+class _SharedWays:
     """The occupancy of each core with the values that it passes on so far: begin, end, work in ns, bytes held."""
 
     limit_ns: float

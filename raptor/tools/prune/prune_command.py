@@ -1,6 +1,6 @@
 """Command `raptor prune MODEL --share S`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
@@ -82,14 +82,20 @@ def prune_command(
         found = prune_model(model, hardware, tile_channels(hardware), share, mapping, data, samples, **given)
         top1 = None if test is None else [measure_top1(m, test) for m in (found.before, found.model)]
     found.save(target, force=force)
-    if not quiet:
-        console = LiteralConsole()
-        for line in describe_pruning(found):
-            console.print(line, soft_wrap=True)
+    _tell(found, top1, target, quiet=quiet)
+
+
+def _tell(found: "PrunedModel", top1: Sequence[float] | None, target: Path, *, quiet: bool) -> None:
+    """Prints what was pruned; with `quiet`, the accuracy alone. `top1`: before and after, if labels are known."""
+    from raptor.common.terminal.console import LiteralConsole
+
+    lines = [] if quiet else [*describe_pruning(found)]
     if top1 is not None:
-        print(f"top-1 {top1[1]:.2%}, before {top1[0]:.2%}")
+        lines.append(f"top-1 {top1[1]:.2%}, before {top1[0]:.2%}")
     if not quiet:
-        LiteralConsole().print(f"pruned: {target}", soft_wrap=True)
+        lines.append(f"pruned: {target}")
+    for line in lines:
+        LiteralConsole().print(line, soft_wrap=True)
 
 
 def make_refine(epochs: int) -> "Refine":

@@ -85,6 +85,15 @@ def test_rows_prune_all_kernel_positions(data: Path):
             assert (layer.weights.any(axis=(1, 2)) == used.any()).all()
 
 
+def test_saved_products_count_beside_saved_crossbars(data: Path):
+    target = arch.load("bench", **CHIP)
+    given = (onnx.load(MODEL), target, tile_channels(target), 0.3, "raptor", data / "seen.npz", 100)
+    few, many = ({x.node: x.zero_tiles for x in prune_model(*given, products=w).layers} for w in (0.0, 100.0))
+    assert many != few
+    first = next(iter(few))  # a convolution, whose tiles are multiplied for each pixel
+    assert many[first] > few[first]
+
+
 def test_nothing_goes_for_a_share_of_zero(data: Path):
     found = prune(str(MODEL), 0, data / "seen.npz")
     assert crossbars(found)[0] == crossbars(found)[1]

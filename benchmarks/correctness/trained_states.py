@@ -1,6 +1,6 @@
 """Steps trained recurrent models whose states stay on the chip, for docs/reference/trained-models.md.
 
-python -m benchmarks.programs.trained_states FOLDER [--download]
+python -m benchmarks.correctness.trained_states FOLDER [--download]
 
 Each model is validated over 500 steps beside onnxruntime, which has its own states. Then eight sessions take random
 turns on one chip: their states are saved and restored by the programs for that, and each is compared after each turn
