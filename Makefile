@@ -131,8 +131,8 @@ bench-sizes: $(READY)  ## all commands by the size of an image, a signal, a sequ
 bench-commands: $(READY)  ## the part of it on the default mapping: whole commands, warm, and cold without compiled kernels; STORE=1 stores them
 	$(BIN)/python -m benchmarks.speed.command_times $(call stored,commands)
 
-bench-decoder: $(READY)  ## what a token of the trained language model costs, by capacity of its caches; simulated, tokens validated
-	$(BIN)/python -m benchmarks.programs.decoder_steps
+bench-decoder: $(READY)  ## what a token of the trained language model costs, by capacity of its caches; simulated, tokens validated; STORE=1 stores it
+	$(BIN)/python -m benchmarks.programs.decoder_steps $(call stored,decoder)
 
 bench-device: $(READY)  ## products a second of the back ends of raptor.device
 	$(BIN)/python -m benchmarks.speed.device_products

@@ -70,10 +70,12 @@ def plain_decoder(
     positions: int = 32,
     seed: int = 0,
     groups: int | None = None,
+    rotated: bool = False,
 ) -> ModelProto:
     """A decoder in standard operators, as optimum exports GPT-2: position_ids, and a mask that is added to scores.
 
-    With fewer `groups` than heads, keys and values are repeated for the heads of a group, as optimum exports Llama.
+    With fewer `groups` than heads, keys and values are repeated for the heads of a group, as optimum exports Llama; and
+    so are queries and keys `rotated`.
     """
     groups = heads if groups is None else groups
     b, width = GraphBuilder(seed), heads * size
@@ -83,10 +85,14 @@ def plain_decoder(
     b.add("Unsqueeze", [b.add("Sub", ["seen", b.constant("one", np.float32(1))], "unseen"), "axes"], "unseen.4d")
     b.constant("axes", np.array([1, 2]))
     b.add("Mul", ["unseen.4d", b.constant("huge", np.float32(1e9))], "mask")
+    if rotated:
+        _add_angles(b, size)
     for n in range(layers):
         name = f"layer.{n}"
         counts = {"query": heads, "key": groups, "value": groups}
         heads_of = {kind: _split_heads(b, x, f"{name}.{kind}", n, size, width) for kind, n in counts.items()}
+        if rotated:
+            heads_of |= {kind: _rotate(b, heads_of[kind], size) for kind in ("query", "key")}
         for kind in ("key", "value"):
             b.add("Concat", [f"past_key_values.{n}.{kind}", heads_of[kind]], f"present.{n}.{kind}", axis=2)
         keys, values = (_repeat(b, f"present.{n}.{kind}", groups, heads, size) for kind in ("key", "value"))
@@ -106,6 +112,27 @@ def plain_decoder(
     return b.model(
         {**inputs, "position_ids": ["batch", "sequence"]}, {"logits": ["batch", "sequence", vocabulary], **after}
     )
+
+
+def _add_angles(b: GraphBuilder, size: int) -> None:
+    """Adds the cosines and sines of a token's position, for all heads and layers."""
+    waves = b.constant("waves", (10000.0 ** (-np.arange(0, size, 2) / size)).astype(np.float32))
+    b.add(
+        "Unsqueeze", [b.add("Cast", ["position_ids"], "numbers", to=_FLOAT), b.constant("inner", np.array([1, 3]))], "n"
+    )
+    angles = b.add("Mul", ["n", waves], "angles")
+    b.add("Concat", [angles, angles], "both", axis=-1)
+    b.add("Cos", ["both"], "cosines")
+    b.add("Sin", ["both"], "sines")
+
+
+def _rotate(b: GraphBuilder, x: str, size: int) -> str:
+    """Rotates pairs of channels that are half a head apart."""
+    b.constant("halves", np.array([size // 2, size // 2]))
+    b.add("Split", [x, "halves"], [f"{x}.first", f"{x}.second"], axis=-1)
+    b.add("Concat", [b.add("Neg", [f"{x}.second"], f"{x}.negated"), f"{x}.first"], f"{x}.half", axis=-1)
+    parts = [b.add("Mul", [x, "cosines"], f"{x}.kept"), b.add("Mul", [f"{x}.half", "sines"], f"{x}.turned")]
+    return b.add("Add", parts, f"{x}.rotated")
 
 
 def _repeat(b: GraphBuilder, name: str, groups: int, heads: int, size: int) -> str:
@@ -131,12 +158,13 @@ def grouped_decoder(
     groups: int = 2,
     size: int = 16,
     vocabulary: int = 20,
+    packed: bool = True,
     seed: int = 0,
     **more: Any,
 ) -> ModelProto:
     """A decoder as onnxruntime-genai writes Llama: GroupQueryAttention with rotation, root-mean-square norms, gates.
 
-    `more`: attributes of the attention.
+    `packed`: queries, keys and values are one product. `more`: attributes of the attention.
     """
     b, width, wide = GraphBuilder(seed), heads * size, 48
     for name, axis in (("counted", 1), ("second", 1)):
@@ -155,8 +183,14 @@ def grouped_decoder(
     y = b.add("SimplifiedLayerNormalization", [x, gain], "norm", axis=-1, epsilon=1e-5, stash_type=1)
     for n in range(layers):
         name, past, present = f"layer.{n}", f"past_key_values.{n}", f"present.{n}"
-        b.add("MatMul", [y, b.weights(f"{name}.qkv", width, (heads + 2 * groups) * size)], f"{name}.packed")
-        given = [f"{name}.packed", "", "", f"{past}.key", f"{past}.value", "seqlens_k", "total", "cos", "sin"]
+        weights = (b.rng.standard_normal((width, (heads + 2 * groups) * size)) / np.sqrt(width)).astype(np.float32)
+        if packed:
+            b.add("MatMul", [y, b.constant(f"{name}.qkv", weights)], f"{name}.packed")
+            mixed = [f"{name}.packed", "", ""]
+        else:
+            parts = zip("qkv", np.split(weights, [width, width + groups * size], axis=1), strict=True)
+            mixed = [b.add("MatMul", [y, b.constant(f"{name}.{k}", w)], f"{name}.{k}.flat") for k, w in parts]
+        given = [*mixed, f"{past}.key", f"{past}.value", "seqlens_k", "total", "cos", "sin"]
         made = [f"{name}.attention", f"{present}.key", f"{present}.value"]
         sizes = {"num_heads": heads, "kv_num_heads": groups, "do_rotary": 1, "domain": MICROSOFT}
         b.add("GroupQueryAttention", given, made, **sizes, **more)

@@ -180,6 +180,29 @@ def normalise(b: Builder) -> None:
     b.add("BatchNormalization", inputs, b.shapes[x])
 
 
+def reduce_pixels(b: Builder) -> None:
+    """A softmax over all pixels, a line or a column; or what pixels have in common, beside them or in their place."""
+    x = b.pick(b.images())
+    shape = b.shapes[x]
+    _, channels, height, width = shape
+    op = b.pick(["Reshape", "Softmax", "Expand", "Sub"])
+    if op == "Reshape":
+        flat = (1, channels, height * width)
+        x = b.add("Softmax", [b.add(op, [x, b.given(flat)], flat)], flat, axis=2)
+        b.add(op, [x, b.given(shape)], shape)
+        return
+    axes = b.pick([[2], [3], [2, 3]])
+    if op == "Softmax":
+        b.add(op, [x], shape, axis=axes[0])
+        return
+    reduced = (1, channels, *(1 if axis in axes else shape[axis] for axis in (2, 3)))
+    pooled = b.add(b.pick(["ReduceMax", "ReduceMean"]), [x], reduced, axes=axes)
+    if op == "Expand":
+        b.add("Concat", [x, b.add(op, [pooled, b.given(shape)], shape)], (1, 2 * channels, height, width), axis=1)
+    else:
+        b.add(op, [x, pooled], shape)
+
+
 def head(b: Builder) -> None:
     """Average over the image, flatten, and perhaps a fully connected layer and a softmax."""
     x = b.pick(b.images())
@@ -201,7 +224,7 @@ def head(b: Builder) -> None:
 
 STEPS = (
     *(conv, conv, conv, transposed_conv, pool, join, join, rearrange, rearrange),
-    *(elementwise, elementwise, normalise, head),
+    *(elementwise, elementwise, normalise, reduce_pixels, head),
 )
 
 

@@ -86,7 +86,9 @@ def load(
     onnx_bytes, name = model.onnx_bytes, model.name
     ready = prepare_model(model, inputs)
     origin = import_graph.ModelOrigin.from_model(model)
-    with canonicalise.canonicalise(model) as (proto, folder), canonicalise.blame_model_on_error(folder):
+    # Each reader of a table has its own row of it in a step, so that no layer waits for another.
+    canonical = canonicalise.canonicalise(model, keep_equal=decoder is not None)
+    with canonical as (proto, folder), canonicalise.blame_model_on_error(folder):
         graph = import_graph.import_graph(proto, folder, name, origin)
         graph.verify()
         model_checks.check_finite(graph, nodes.ModelConstants(proto.graph.initializer, folder).values())

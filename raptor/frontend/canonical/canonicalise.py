@@ -6,7 +6,7 @@ onnx-ir's passes, onnxsim, onnxoptimizer) none did all of that.
 """
 
 import tempfile
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ DISABLED_QDQ_REWRITES = (
     "ClipQuantRewrite",
 )
 """Rewrites of quantised models turned off: rounding stays where the model has it, under the model's names."""
+MERGING_OF_EQUAL_NODES = "CommonSubexpressionElimination"
 CONVERTED_LOCATION = "converted"
 """External data location that stands for the in-memory data of converted weights."""
 INLINED_PREFIX = "_inlfunc_"
@@ -54,9 +55,10 @@ _FOLDINGS = 16
 
 
 @contextmanager
-def canonicalise(source: SourceModel) -> Generator[tuple[ModelProto, Path]]:
+def canonicalise(source: SourceModel, *, keep_equal: bool = False) -> Generator[tuple[ModelProto, Path]]:
     """Yields the canonical model with all shapes inferred, and a folder with its larger weights, deleted on exit.
 
+    `keep_equal`: nodes that compute the same value are not merged.
     Replaces `source.proto` by one without weights, so that a model of 500 MB is not in memory five times.
     """
     with tempfile.TemporaryDirectory(prefix="raptor-") as name:
@@ -65,7 +67,8 @@ def canonicalise(source: SourceModel) -> Generator[tuple[ModelProto, Path]]:
         source.proto, converted = _move_weights(source.proto)
         check_sizes(_inferred(source))
         (folder / "original.onnx").write_bytes(source.proto.SerializeToString())
-        _optimise(source, folder, {ORIGINAL_LOCATION: source.onnx_bytes, CONVERTED_LOCATION: converted})
+        disabled = (*DISABLED_FUSIONS, *DISABLED_QDQ_REWRITES, *([MERGING_OF_EQUAL_NODES] if keep_equal else ()))
+        _optimise(source, folder, {ORIGINAL_LOCATION: source.onnx_bytes, CONVERTED_LOCATION: converted}, disabled)
         del converted
         canonical = infer_shapes(read_without_weights(folder / "canonical.onnx"))
         drop_empty_tensors(canonical)
@@ -135,9 +138,11 @@ def _move_weights(proto: ModelProto) -> tuple[ModelProto, bytearray]:
     return ModelProto.FromString(proto.SerializeToString()), converted
 
 
-def _optimise(source: SourceModel, folder: Path, in_memory: Mapping[str, bytes | bytearray]) -> None:
+def _optimise(
+    source: SourceModel, folder: Path, in_memory: Mapping[str, bytes | bytearray], disabled: Sequence[str]
+) -> None:
     original, shaped, target = (folder / f"{name}.onnx" for name in ("original", "shaped", "canonical"))
-    run = partial(run_optimiser, inline_bytes=INLINE_BYTES, disabled=(*DISABLED_FUSIONS, *DISABLED_QDQ_REWRITES))
+    run = partial(run_optimiser, inline_bytes=INLINE_BYTES, disabled=disabled)
     try:
         # The weights go to a file, from which they are imported one by one.
         run(original, target, weights="weights.bin", in_memory=in_memory)

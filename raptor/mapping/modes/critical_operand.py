@@ -23,3 +23,8 @@ def find_critical_positions(graph: Graph) -> dict[str, CriticalPosition]:
         else:
             found[node.output] = max((waited for waited, _ in given), default=-1), number
     return found
+
+
+def is_early(position: CriticalPosition) -> bool:
+    """Checks whether a tensor depends on model inputs and constants only, and on no layer or product."""
+    return position[0] < 0

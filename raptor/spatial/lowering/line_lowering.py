@@ -33,6 +33,7 @@ from raptor.graph.rearrangement import MoveOrigins
 from raptor.graph.streaming_layout import MOST_LINES, is_token_layout
 from raptor.graph.window import Window, WindowTable
 from raptor.mapping.decision import FullyConnected, LineUnfolding
+from raptor.mapping.modes.critical_operand import is_early
 from raptor.mapping.modes.line_streaming import ChannelRanges, Range, keeps_channels, slides_over_lines
 from raptor.mapping.modes.line_unfolding import input_columns
 from raptor.spatial.compute_op import Compute
@@ -202,11 +203,16 @@ class LineLowering(StreamedLines):
 
         It has lines of the same pixels; among several on cores it is the one that is ready last. So a residual is added
         after the branch that it bypasses. The cores that made the shortcut would be occupied by each sample until then.
+        If those with lines depend on model inputs only, it is the last of the others, which are cut into lines.
         """
         firsts = {n: self.grids[n].lines[0][0][0].tile for n in node.inputs if n in self.grids}
         there = [n for n in firsts if self.same_pixels(n, node.output)]
         made = {n: (self.residency.core_of(firsts[n]) is not None, self.born[n]) for n in there}
-        return max(there, key=made.__getitem__, default=None)
+        lead = max(there, key=made.__getitem__, default=None)
+        if lead is None or not is_early(self.born[lead]):
+            return lead
+        later = [n for n in node.inputs if self.same_pixels(n, node.output) and not is_early(self.born[n])]
+        return max(later, key=self.born.__getitem__, default=lead)
 
     def same_pixels(self, name: str, other: str) -> bool:
         """True if tensor `name` is streamed and has as many rows and columns as `other`."""

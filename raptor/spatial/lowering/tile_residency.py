@@ -30,8 +30,9 @@ class TileResidency:
     """
 
     homes: dict[str, int] = field(default_factory=dict[str, int])
-    made: list[str] = field(default_factory=list[str])
+    made: list[Compute] = field(default_factory=list[Compute])
     turns: dict[str, int] = field(default_factory=dict[str, int])
+    early: set[str] = field(default_factory=set[str])
     copies: dict[LineOnCore, list[LineCell]] = field(default_factory=dict[LineOnCore, list[LineCell]])
     copy_names: set[str] = field(default_factory=set[str])
     found: dict[tuple[LineOnCore, Range, bool], LineCell] = field(
@@ -50,20 +51,35 @@ class TileResidency:
         return next((self.homes[t.name] for t in operands if t.name in self.homes), 0)
 
     def core_of_last(self, operands: Iterable[Tile]) -> int:
-        """Returns the core of the operand that was made last, else core 0."""
-        # NOTE: numbered here, on demand, because few tiles are looked up.
-        for name in self.made[self.counted :]:
-            self.turns[name] = len(self.turns)
-        self.counted = len(self.made)
+        """Returns the core of the operand that was made last, else core 0.
+
+        Operands that depend on model inputs only, such as the cosines of a token's position, come before all others:
+        any core can make them at any time, so no result of a layer has to be sent to them.
+        """
         made = [t.name for t in operands if t.name in self.homes]
-        return self.homes[max(made, key=self.turns.__getitem__)] if made else 0
+        if len(made) > 1:
+            self._number_made()
+            return self.homes[max(made, key=lambda name: (name not in self.early, self.turns[name]))]
+        return self.homes[made[0]] if made else 0
+
+    def _number_made(self) -> None:
+        """Brings `turns` and `early` up to date; on demand, because few tiles are looked up."""
+        for compute in self.made[self.counted :]:
+            for op in compute.body:
+                name = op.result.name
+                free = not compute.matrices and all(t.name in self.early or t.name not in self.homes for t in op.reads)
+                if free and name not in self.turns:
+                    self.early.add(name)
+                elif not free:
+                    self.early.discard(name)
+                self.turns[name] = len(self.turns)
+        self.counted = len(self.made)
 
     def add(self, compute: Compute, core: int) -> None:
         """Records the results of a compute on its core."""
+        self.made.append(compute)
         for op in compute.body:
-            name = op.result.name
-            self.made.append(name)
-            self.homes[name] = core
+            self.homes[op.result.name] = core
 
     def find(self, place: LineOnCore, line: Sequence[LineCell], cols: Range, *, exact: bool) -> LineCell | None:
         """Returns a cell on the core of `place` that contains pixels `cols`, or None.

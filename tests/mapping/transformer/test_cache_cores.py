@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -24,11 +25,14 @@ from tests.pipeline import Passes, line_flow, passes
 
 CAPACITY = 12
 CHIP: Mapping[str, Any] = MappingProxyType({"states": "auto", "cores": 48, "mapping": "rows"})
-FORMS: Mapping[str, Callable[[], ModelProto]] = {
+LARGER_CHIP: Mapping[str, Any] = MappingProxyType({**CHIP, "cores": 80})
+FORMS: Mapping[str, Callable[..., ModelProto]] = {
     "plain": decoders.plain_decoder,
     "grouped": decoders.grouped_decoder,
-    "repeated": lambda: decoders.plain_decoder(heads=4, groups=2),
-    "one group": lambda: decoders.plain_decoder(heads=4, groups=1),
+    "separate": partial(decoders.grouped_decoder, packed=False),
+    "repeated": partial(decoders.plain_decoder, heads=4, groups=2),
+    "rotated": partial(decoders.plain_decoder, heads=4, groups=2, size=16, rotated=True),
+    "one group": partial(decoders.plain_decoder, heads=4, groups=1),
 }
 
 
@@ -75,6 +79,23 @@ def test_a_larger_capacity_gives_the_same_logits() -> None:
         found.append(np.stack([session.step(token)["logits"] for token in (3, 1, 7, 7, 0, 11, 5, 2)]))
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], rtol=1e-5, atol=1e-6)
+
+
+def interval_ns(form: str, layers: int) -> float:
+    """Returns the interval of steps of many sessions."""
+    found = raptor.compile(FORMS[form](layers=layers), capacity=CAPACITY, **LARGER_CHIP)
+    return found.simulate(mode="throughput").interval_ns or 0
+
+
+@pytest.mark.parametrize("form", ["plain", "grouped", "separate", "rotated"])
+def test_more_layers_do_not_slow_the_stream_of_steps(form: str) -> None:
+    """Masks and angles depend on the position only, so each layer takes them from their table where it needs them."""
+    assert 0 < interval_ns(form, 4) <= 1.2 * interval_ns(form, 2)
+
+
+def test_steps_with_separate_projections_stream_like_those_with_one() -> None:
+    """Rotations read the position only, so each is computed where its queries or keys are made."""
+    assert 0 < interval_ns("separate", 4) <= 1.3 * interval_ns("grouped", 4)
 
 
 def test_layers_that_follow_one_another_share_cores(grouped: Passes) -> None:

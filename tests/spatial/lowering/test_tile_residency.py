@@ -1,5 +1,8 @@
 """Residency: the core of a tile, the tile that was made last, copies of pixels of a line."""
 
+import pytest
+
+from raptor.mapping.decision import Matrix
 from raptor.spatial.compute_op import Compute
 from raptor.spatial.ir import Copy
 from raptor.spatial.lowering.cell_grid import LineCell
@@ -23,6 +26,18 @@ def test_the_last_operand_is_found_after_each_addition():
     residency.add(making(c), 3)
     assert residency.core_of_last([c, a]) == 3
     assert residency.core_of_last([tile("input")]) == 0
+
+
+@pytest.mark.parametrize("sources", [("cosines", "product"), ("product", "cosines")])
+def test_what_depends_on_model_inputs_only_is_never_the_last(sources: tuple[str, str]):
+    residency, product, cosines, added = TileResidency(), *map(tile, ("product", "cosines", "added"))
+    matrix, given = Matrix(0, (0, 8), (0, 8), 1), tile("input")
+    residency.add(Compute("layer", "MatMul", "", (matrix,), (Copy(product, given, 0, 0, 8),), (product,)), 1)
+    residency.add(Compute("lookup", "Gather", "", (), (Copy(cosines, given, 0, 0, 8),), (cosines,)), 2)
+    assert residency.core_of_last([product, cosines]) == 1
+    body = tuple(Copy(added, tile(source), 4 * k, 4 * k, 4) for k, source in enumerate(sources))
+    residency.add(Compute("sum", "Add", "", (), body, (added,)), 3)
+    assert residency.core_of_last([product, added]) == 3
 
 
 def test_a_tile_that_is_filled_again_is_later_than_those_before():
