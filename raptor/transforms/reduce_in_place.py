@@ -132,7 +132,7 @@ class _Rewriter:
         The window covers the whole image, a line, or a column; None if the move does anything else. The last value has
         the pooled pixel of each pixel of the image.
         """
-        if move is None or not isinstance(move.operator, Move) or len(move.inputs) > 1:
+        if move is None or not isinstance(move.operator, Move) or len(move.inputs) != 1:
             return None
         (name,) = move.inputs
         image, sources = self.tensors[name].image, move.operator.sources

@@ -45,7 +45,7 @@ def choose_shared_relays(partition: Partition, arch: Target) -> tuple[Relay, ...
     longest_ns, least_ns = times.longest_occupancy_ns(), max(times.busiest_ns, float(times.work.memory_ns.sum()))
     waiting = times.waiting_tiles()
     for limit_ns in np.geomspace(least_ns, longest_ns / WORTH_RELAYING, STEPS) if longest_ns > least_ns else ():
-        found = _SharedWays.through_cores(times, waiting, float(limit_ns), arch)
+        found = _find_relays(times, waiting, float(limit_ns), arch)
         if found is not None:
             break
     else:
@@ -57,9 +57,37 @@ def choose_shared_relays(partition: Partition, arch: Target) -> tuple[Relay, ...
     return found if np.prod(after) < LEAST_GAIN * np.prod(before) else ()
 
 
+def _find_relays(
+    times: AlapSchedule, waiting: Sequence[WaitingTile], limit_ns: float, arch: Target
+) -> tuple[Relay, ...] | None:
+    """Returns relays with which no core is occupied for longer than `limit_ns`, by these times; None if none."""
+    cores, core, peer = arch.usable_cores, times.work.core, times.work.peer
+    first_ns, _ = times.occupied_ns(cores)
+    long = [w for w in waiting if w.read_ns > first_ns[peer[w.step]] + limit_ns]
+    first_ns, last_ns = times.occupied_ns(cores, long)
+    if not long or (last_ns - first_ns).max() > limit_ns:
+        return None
+    work_ns = np.bincount(core, times.end_ns - times.at_ns, cores).astype(np.float64)
+    ways = _SharedWays(limit_ns, first_ns, last_ns, work_ns, np.zeros(cores), arch)
+    relays: list[Relay] = []
+    for bundle in ways.bundles(long):
+        makers, readers = {int(peer[w.step]) for w in bundle}, {int(core[w.step]) for w in bundle}
+        way = ways.find(bundle, makers, readers)
+        if way is None:
+            return None
+        if way:
+            tiles = {(w.tile.name, int(core[w.step])): RelayedTile(w.tile.name, w.reader) for w in bundle}
+            relays.append(Relay(tuple(way), tuple(tiles.values())))
+    return tuple(relays) or None
+
+
 @dataclass(slots=True, eq=False)
 class _SharedWays:
-    """The occupancy of each core with the values that it passes on so far: begin, end, work in ns, bytes held."""
+    """The occupancy of each core with the values that it passes on so far.
+
+    first_ns, last_ns, work_ns: begin, end and work of a sample. held: bytes of values that wait. limit_ns: longest
+    occupancy.
+    """
 
     limit_ns: float
     first_ns: Floats
@@ -67,31 +95,6 @@ class _SharedWays:
     work_ns: Floats
     held: Floats
     arch: Target
-
-    @classmethod
-    def through_cores(
-        cls, times: AlapSchedule, waiting: Sequence[WaitingTile], limit_ns: float, arch: Target
-    ) -> tuple[Relay, ...] | None:
-        """Returns relays with which no core is occupied for longer than `limit_ns`, by these times; None if none."""
-        cores = arch.usable_cores
-        core, peer = times.work.core, times.work.peer
-        first_ns, _ = times.occupied_ns(cores)
-        long = [w for w in waiting if w.read_ns > first_ns[peer[w.step]] + limit_ns]
-        first_ns, last_ns = times.occupied_ns(cores, long)
-        if not long or (last_ns - first_ns).max() > limit_ns:
-            return None
-        work_ns = np.bincount(core, times.end_ns - times.at_ns, cores)
-        ways = cls(limit_ns, first_ns, last_ns, work_ns, np.zeros(cores), arch)
-        relays: list[Relay] = []
-        for bundle in ways.bundles(long):
-            makers, readers = {int(peer[w.step]) for w in bundle}, {int(core[w.step]) for w in bundle}
-            way = ways.find(bundle, makers, readers)
-            if way is None:
-                return None
-            if way:
-                tiles = {(w.tile.name, int(core[w.step])): RelayedTile(w.tile.name, w.reader) for w in bundle}
-                relays.append(Relay(tuple(way), tuple(tiles.values())))
-        return tuple(relays) or None
 
     def bundles(self, long: Sequence[WaitingTile]) -> Iterator[list[WaitingTile]]:
         """Yields values that travel together: made and read at about the same times, with few enough messages."""
