@@ -64,7 +64,8 @@ def spell_option(keyword: str, *value: Any) -> str:
     """
     if not _by_flags:
         return f"{keyword}={''.join(map(_python_value, value))}"
-    return spell_name(keyword) if value in ((), (True,)) else f"{spell_name(keyword)} {_flag_value(*value)}"
+    alone = not value or value[0] is True  # 1 is a number
+    return spell_name(keyword) if alone else f"{spell_name(keyword)} {_flag_value(*value)}"
 
 
 def _flag_value(value: Any) -> str:
