@@ -15,6 +15,7 @@ from raptor.spatial.lowering.lower_graph import lower_graph
 from raptor.spatial.mesh_placement import flit_distance, list_messages, place_cores
 from raptor.spatial.placed_graph import Partition
 from raptor.spatial.refine import refinement_steps
+from raptor.spatial.refinement.shared_relays import WORTH_RELAYING
 from raptor.spatial.refinement.value_relays import RELAY_GAIN
 from raptor.target.arch import Target
 from validator.simulate.simulation_report import time_text
@@ -79,10 +80,13 @@ def _constants(runs: Sequence[ProducedConstants], last: Partition, places: Mappi
 
 
 def _relays(relays: Sequence[Relay], was: Partition, places: Mapping[int, int]) -> Change:
-    cores = _on_chip((core for relay in relays for core in relay.cores), places)
+    way = {core for relay in relays for core in relay.cores}
+    cores, shared = _on_chip(way, places), not way.isdisjoint(was.cores)
     readers = [each.reader for relay in relays for each in relay.tiles]
-    kept = f"{_count(len(readers), 'value')} on {_count(len(cores), 'idle core')} until they are read"
-    why = f"{kept}: a sample would else occupy some core at least {RELAY_GAIN} times as long"
+    where = f"{_count(len(cores), 'core')} with other work" if shared else _count(len(cores), "idle core")
+    kept = f"{_count(len(readers), 'value')} on {where}"
+    factor = WORTH_RELAYING if shared else RELAY_GAIN
+    why = f"{kept} until they are read: a sample would else occupy some core at least {factor} times as long"
     return Change("relays", len(readers), _nodes(readers, was), cores, why)
 
 

@@ -15,6 +15,8 @@ import pytest
 
 import models
 import raptor
+from benchmarks.programs.block_models import BlockBuilder
+from benchmarks.programs.slow_models import skipped_signal
 from raptor.compiler.analysis.explain import ExplainedLayer, GridChoice, MappingExplanation, explain
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import filter_key
@@ -336,6 +338,14 @@ def test_what_is_decided_after_the_layers_are_placed(name: str, tmp_path: Path, 
     assert f"- {name}: {change.why}" in " ".join(shown.split())
     assert f"- placement: {placement.why}" in " ".join(shown.split())
     assert "- order: work of each core in the order of sample" in shown
+
+
+def test_relays_through_cores_with_other_work_are_explained(tmp_path: Path):
+    builder = BlockBuilder()
+    model = builder.finish("skipped", skipped_signal(builder, 512))
+    found = explain(raptor.compile(model, arch="bench", cores=64).save(tmp_path / "out"))
+    (relays,) = [change for change in found.changes if change.kind == "relays"]
+    assert re.match(r"\d+ values on \d+ cores with other work until they are read: a sample would else", relays.why)
 
 
 def test_relays_are_explained(tmp_path: Path):
