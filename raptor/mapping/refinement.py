@@ -1,4 +1,4 @@
-"""The part of a decision about single computes: what moves, what crossbars produce, what idle cores pass on.
+"""The part of a decision about single computes: what moves, what crossbars produce, what other cores pass on.
 
 These choices need the computes, so they are made after the layers are placed (`raptor.spatial.refine`), and recorded as
 differences from the plain lowering of the decision. A compute is named by its number in program order. Each record
@@ -72,7 +72,7 @@ class Refinement(StrictDataclass):
     `lowering`: digest of the plain lowering, whose computes are numbered; empty if nothing differs. `sunk`: computes of
     model inputs only, on the cores of their first readers. `constants`: cores that produce their constants. `balanced`:
     long computes, off the busiest cores. `near`: computes on the core that reads their result first, so that relays
-    begin there. `relays`: values that wait on idle cores.
+    begin there. `relays`: values that wait on other cores.
     """
 
     lowering: str = ""

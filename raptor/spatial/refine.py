@@ -41,7 +41,7 @@ class DecisionProgress:
 
 
 def refine(graph: Graph, decision: Decision, arch: Target) -> DecisionProgress:
-    """Decides what moves, which constants crossbars produce, and which values idle cores pass on.
+    """Decides what moves, which constants crossbars produce, and which values other cores pass on.
 
     Only decisions by line are refined, and only if streamed does anything move: layer by layer, cores work in turn, so
     nothing is gained. A decision that has its refinement, because a file or a search had it, stays as it is.
