@@ -566,10 +566,6 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "points": partial(points, count=512),
         "coordinates": partial(coordinates, count=1024, octaves=4),
     },
-    "read much later": {
-        "skipped_signal": partial(skipped_signal, length=512),
-        "gated_signal": partial(gated_signal, length=1024, channels=24),
-    },
     "vectors": {
         "vector_chain": lambda b: vector_chain(b, 1, 16384),
         "vector_chain_odd": lambda b: vector_chain(b, 1, 9000),
@@ -597,6 +593,8 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "narrowing": partial(narrowing_signal, length=4096, channels=(1, 16, 32, 64, 64, 128, 128, 256, 256)),
         "staged": staged_signal,
         "dilated": partial(dilated_signal, length=1024),
+        "skipped_signal": partial(skipped_signal, length=512),
+        "gated_signal": partial(gated_signal, length=1024, channels=24),
     },
     "other operators": {
         "strided_slice": partial(strided_slices, side=32, axes=(3,)),

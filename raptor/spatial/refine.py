@@ -61,8 +61,8 @@ def refine(graph: Graph, decision: Decision, arch: Target) -> DecisionProgress:
     balanced = balance_load(partition, flow, arch) if flow.streamed else ()
     partition = move_computes(partition, balanced)
     near, relays = choose_relays(partition, arch) if flow.streamed else ((), ())
-    if flow.streamed and not relays:
-        near, relays = (), choose_shared_relays(partition, arch)
+    if flow.streamed and not near and not relays:
+        relays = choose_shared_relays(partition, arch)
     partition = relay_values(move_computes(partition, near), relays)
     found = Refinement("", sunk, constants, balanced, near, relays)
     if not found.is_empty:

@@ -195,10 +195,12 @@ def _window(dims: tuple[int, int], kernel: tuple[int, int]) -> Window:
 
 
 def _with_lines(image: Image, rows: int, width: int) -> Image:
-    """Returns an image of the same layout with other lines."""
+    """Returns an image of the same layout whose lines are as many, or one, with another width."""
     if image.channel_axis == 2:
         return Image((rows, width, image.channels), 2)
-    return Image((*image.shape[: image.channel_axis + 1], rows, width), image.channel_axis)
+    if rows == image.rows:
+        return Image((*image.shape[:-1], width), image.channel_axis)
+    return Image((*(1 for _ in image.shape[: image.channel_axis]), image.channels, rows, width), image.channel_axis)
 
 
 def _uncut_line(name: str, makers: Mapping[str, Node], tensors: Mapping[str, Tensor]) -> str | None:

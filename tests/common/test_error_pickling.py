@@ -68,7 +68,7 @@ def _subclasses(kind: type[RaptorError]) -> Iterator[type[RaptorError]]:
         yield from _subclasses(inner)
 
 
-WITH_EXTRAS = ("xdsl_dialect", "fit_network", "torch_graph", "torch_operators", "weight_noise")
+WITH_EXTRAS = ("xdsl_dialect", "distil_model", "fit_network", "torch_graph", "torch_operators", "weight_noise")
 """Modules that need the packages xdsl or torch."""
 
 

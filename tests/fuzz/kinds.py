@@ -75,6 +75,7 @@ def wrong_kinds(case: Case, out: Path, seed: int) -> Iterator[tuple[str, str]]:
     program = load_output(out)
     for kind in INPUT_KINDS:
         inputs, has_meaning, by_layers = meanings(case, kind, seed)
+        by_layers &= not program.delays  # tensors between layers are of several samples otherwise
         if not has_meaning or (kind != "masked" and not by_layers):
             continue
         try:

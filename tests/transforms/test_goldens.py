@@ -46,6 +46,18 @@ def blocks() -> ModelProto:
     return make_model(nodes, {"x": (1, 2, 4, 4)}, ["y"], {"w": random(3, 8, 1, 1)})
 
 
+def weights_of_pixels() -> ModelProto:
+    """A softmax of each channel over all pixels."""
+    nodes = [
+        *(node("Conv", "x a", "c", name="scores"), node("Reshape", "c flat", "f", name="flatten")),
+        *(node("Softmax", "f", "s", name="softmax", axis=2), node("Reshape", "s image", "i", name="unflatten")),
+        node("Conv", "i b", "y", name="layer"),
+    ]
+    weights = {"a": random(2, 3, 1, 1), "b": random(2, 2, 1, 1)}
+    shapes = {"flat": np.array([1, 2, 6]), "image": np.array([1, 2, 2, 3])}
+    return make_model(nodes, {"x": (1, 3, 2, 3)}, ["y"], weights | shapes)
+
+
 def attention() -> ModelProto:
     """Scores of an attention, with the factor after the transposition of the keys, which are half of the channels."""
     nodes = [
@@ -164,6 +176,7 @@ MODELS = {
     "split_rows": detector,
     "turn_columns": column,
     "lift_to_2d": signal,
+    "reduce_in_place": weights_of_pixels,
     "fuse_horizontally": module,
     "compose_gathers": shuffle,
 }

@@ -54,6 +54,7 @@ IN_PLACE = {
         given=SIGNAL,
         rank=3,
     ),
+    "lines of a batch": made(CONV, node("Softmax", "a", "d", axis=3), LAYER, given=(2, *IMAGE[1:])),
     "with functions of places": made(
         *(CONV, node("Reshape", "a pixels", "b"), node("Softmax", "b", "c", axis=2), node("Reshape", "c image", "e")),
         *(node("Mul", "e across", "f"), node("Mul", "e down", "g"), node("Add", "f g", "d"), LAYER),

@@ -1,6 +1,7 @@
 """Values that are kept for long pass through idle cores, and the program stays right."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -28,9 +29,18 @@ from tests.spatial.verification.test_verify_lines import refused
 from tests.tiny_models import make_model, node, random
 from tests.values import replace
 
+REFINE = import_module("raptor.spatial.refine")
 CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 1, "cores": 60}
 TILES: dict[str, Any] = {"xbar": (3, 12), "xbars_per_core": 1, "cores": 100, "cell_bits": 8}
 LAYERS = 24
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_shared_relays() -> Iterator[None]:
+    """No value passes through cores with other work, as where that does not pay: test_shared_relays.py."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(REFINE, "choose_shared_relays", lambda *_: ())
+        yield
 
 
 def deep(skip: str = "t0"):

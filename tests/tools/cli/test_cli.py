@@ -101,7 +101,7 @@ def test_a_pipe_gets_plain_lines(shell: Shell, model: str, monkeypatch: pytest.M
         result = shell.ok(*args)
         assert result.err == ""
         assert not re.search(r"[ \t]$", result.out, re.MULTILINE), args
-    assert len(shell.ok("models").out.splitlines()) == len(models.MODELS) + 1
+    assert len(shell.ok("models").out.splitlines()) == len(models.MODELS) + 2  # a title, and a language model
 
 
 def test_columns_are_obeyed_in_a_pipe(shell: Shell, monkeypatch: pytest.MonkeyPatch):

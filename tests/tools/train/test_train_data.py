@@ -43,7 +43,7 @@ def test_equal_samples_are_on_one_side_and_the_split_is_fixed(data: Path) -> Non
 def test_samples_of_a_test_are_refused(data: Path, tmp_path: Path) -> None:
     images = load_images()[0]
     np.savez(tmp_path / "test.npz", image=images.pixels[95:130], y=images.digits[95:130])
-    with pytest.raises(UserError, match=r"10 of its 200 samples are also in test=.*; a network that has been trained"):
+    with pytest.raises(UserError, match=r"10 of its 200 samples are also in test=.*; a network that is fitted to them"):
         read_training_data(data, INPUTS, 10, 0.15, [tmp_path / "test.npz"])
     np.savez(tmp_path / "test.npz", image=images.pixels[100:130], y=images.digits[100:130])
     read_training_data(data, INPUTS, 10, 0.15, [tmp_path / "test.npz"])
