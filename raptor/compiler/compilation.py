@@ -252,7 +252,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
 
 
 def _map_by_default(graph: Graph, arch: Target) -> tuple[pipeline.Completed, ...]:
-    """Returns the default mapping; nothing if it does not fit.
+    """Returns the graph mapped by the default strategy, alone; an empty tuple if the chip is too small.
 
     Its lower latency needs fewer stages, so with stages it may be better than the mapping that a search finds.
     """

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from raptor.graph.ir import Concat, Graph, Move, Node, Rename
 from raptor.target.tensor_layout import Image
 
@@ -20,6 +22,14 @@ def can_stream(image: Image) -> bool:
     if is_token_layout(image):
         return True
     return image.channel_axis == len(image.shape) - 3 and image.channel_axis <= 1 and image.pixels > 1
+
+
+def keeps_elements_in_place(node: Node) -> bool:
+    """Checks whether a node renames a tensor, or moves each element to the number, pixel by pixel, that it has."""
+    if isinstance(node.operator, Move):
+        sources = node.operator.sources
+        return len(node.inputs) == 1 and np.array_equal(sources.reshape(-1), np.arange(sources.size))
+    return isinstance(node.operator, Rename)
 
 
 def drop_unused_moves(graph: Graph) -> Graph:

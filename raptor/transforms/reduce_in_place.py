@@ -30,7 +30,7 @@ from raptor.graph.ir import (
     Softmax,
     Tensor,
 )
-from raptor.graph.streaming_layout import can_stream, drop_unused_moves
+from raptor.graph.streaming_layout import can_stream, drop_unused_moves, keeps_elements_in_place
 from raptor.graph.window import Window
 from raptor.target.tensor_layout import Image
 
@@ -148,7 +148,7 @@ class _Rewriter:
             groups = made.reshape(-1)[sources // channels] * channels + sources % channels
             alike = (groups == groups[:, :1]).all() and len(np.unique(groups[:, 0])) == len(groups)
             if alike and np.unique(sources).size == sources.size:
-                return name, _window((rows, width), kernel), made.reshape(-1)
+                return name, _pool_window((rows, width), kernel), made.reshape(-1)
         return None
 
     def _pool(self, node: Node, function: str, name: str, window: Window, spread: Indices) -> str:
@@ -168,13 +168,13 @@ class _Rewriter:
         image, line = self.tensors[name].image, _uncut_line(name, makers, self.tensors)
         rows, width = window.in_dims[-2:] if len(window.in_dims) > 1 else (1, 1)
         short = 1 < width < rows and width * image.channels <= _PIXEL
-        if window != _window((rows, width), (rows, 1)) or not short or line is None:
+        if window != _pool_window((rows, width), (rows, 1)) or not short or line is None:
             self.nodes.append(node)
             return
         channels = width * image.channels
         same = Move(np.arange(image.elements).reshape(rows, channels))
         merged = self._add(node, same, (line,), Image((1, rows, channels), 2))
-        whole = Pool(pool.function, _window((1, rows), (1, rows)))
+        whole = Pool(pool.function, _pool_window((1, rows), (1, rows)))
         pooled = self._add(node, whole, (merged,), Image((1, 1, channels), 2))
         cut = Move(np.arange(channels).reshape(width, image.channels))
         self.nodes.append(replace(node, operator=cut, inputs=(pooled,)))
@@ -188,7 +188,7 @@ class _Rewriter:
         return name
 
 
-def _window(dims: tuple[int, int], kernel: tuple[int, int]) -> Window:
+def _pool_window(dims: tuple[int, int], kernel: tuple[int, int]) -> Window:
     """Returns the window of a pool whose kernel is the whole image, a line or a column."""
     made = dims[0] // kernel[0], dims[1] // kernel[1]
     return Window(dims, made, kernel, (1, 1), (0, 0), (1, 1))
@@ -207,16 +207,12 @@ def _uncut_line(name: str, makers: Mapping[str, Node], tensors: Mapping[str, Ten
     """Returns the tensor of one line that a tensor is, or is cut from without a change of order; None for others."""
     if tensors[name].image.rows == 1:
         return name
-    maker = makers.get(name)
-    while maker is not None and isinstance(maker.operator, Rename | Move) and len(maker.inputs) == 1:
-        operator, (given,) = maker.operator, maker.inputs
-        if isinstance(operator, Move) and not np.array_equal(operator.sources.reshape(-1), _numbers(tensors[given])):
+    elements = tensors[name].image.elements
+    while (maker := makers.get(name)) is not None and keeps_elements_in_place(maker):
+        (name,) = maker.inputs
+        image = tensors[name].image
+        if image.elements != elements:
             return None
-        if tensors[given].image.rows == 1 and tensors[given].image.pixels > 1:
-            return given
-        maker = makers.get(given)
+        if image.rows == 1 and image.pixels > 1:
+            return name
     return None
-
-
-def _numbers(tensor: Tensor) -> Indices:
-    return np.arange(tensor.image.elements)

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from raptor.graph.ir import Constant, Dot, Elementwise, Graph, Indices, Map, Move, Node, Rename, Softmax, Tensor
+from raptor.graph.streaming_layout import keeps_elements_in_place
 from raptor.target.tensor_layout import Image
 
 
@@ -122,7 +123,7 @@ def _turned_back(node: Node, product: Dot, tensors: dict[str, Tensor], makers: M
     """Yields a turned product, of a new tensor, and the move that makes the result of it."""
     left, right = node.inputs
     matrix = tensors[right].image
-    while (maker := makers.get(right)) is not None and _leaves_in_place(maker):
+    while (maker := makers.get(right)) is not None and keeps_elements_in_place(maker):
         given = tensors[maker.inputs[0]].image
         if (given.pixels, given.channels) != (matrix.pixels, matrix.channels):
             break  # the same elements in other rows and columns
@@ -131,11 +132,3 @@ def _turned_back(node: Node, product: Dot, tensors: dict[str, Tensor], makers: M
     name = _add_turned(node.output, _image(turned), tensors)
     yield replace(node, operator=turned, inputs=(right, left), output=name)
     yield Node(node.name, node.op_type, Move(_transposition(turned)), (name,), node.output)
-
-
-def _leaves_in_place(node: Node) -> bool:
-    """Checks whether a node only names a tensor anew, or moves each element to the number that it has."""
-    if isinstance(node.operator, Move):
-        sources = node.operator.sources
-        return len(node.inputs) == 1 and np.array_equal(sources.reshape(-1), np.arange(sources.size))
-    return isinstance(node.operator, Rename)

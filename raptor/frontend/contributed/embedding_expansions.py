@@ -47,7 +47,7 @@ def gather_block_quantized(w: ExpansionWriter) -> None:
 
 
 def _dequantise(w: ExpansionWriter, data: Array) -> Array:
-    """Returns a table of floats. Bytes hold 1 or 2 codes, low bits first, along the last axis."""
+    """Unpacks an embedding table of bytes to floats; a byte holds 1 or 2 codes along the last axis, low bits first."""
     bits, block = w.view.integer("bits", 4), w.view.integer("block_size", 128)
     along = w.view.integer("quantize_axis", 1) % data.ndim
     scale, default = w.weight(2, "scales"), 0

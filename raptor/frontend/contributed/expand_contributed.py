@@ -104,7 +104,7 @@ class _Expander:
         self.refused: list[UnsupportedNode] = []
 
     def expand_all(self) -> None:
-        """Replaces all nodes that have an expansion by now: that of some depends on shapes."""
+        """Replaces each node whose expansion the shapes known so far allow."""
         found = [(n, _find_expansion(n, with_caches=self.with_caches)) for n in self.proto.graph.node]
         if any(n.op_type in _BY_RANK for n, expand in found if expand):
             self.known = _find_known(self.proto)

@@ -70,9 +70,9 @@ def _find_relays(
     work_ns = np.bincount(core, times.end_ns - times.at_ns, cores).astype(np.float64)
     ways = _SharedWays(limit_ns, first_ns, last_ns, work_ns, np.zeros(cores), arch)
     relays: list[Relay] = []
-    for bundle in ways.bundles(long):
+    for bundle in ways.make_bundles(long):
         makers, readers = {int(peer[w.step]) for w in bundle}, {int(core[w.step]) for w in bundle}
-        way = ways.find(bundle, makers, readers)
+        way = ways.find_way(bundle, makers, readers)
         if way is None:
             return None
         if way:
@@ -96,7 +96,7 @@ class _SharedWays:
     held: Floats
     arch: Target
 
-    def bundles(self, long: Sequence[WaitingTile]) -> Iterator[list[WaitingTile]]:
+    def make_bundles(self, long: Sequence[WaitingTile]) -> Iterator[list[WaitingTile]]:
         """Yields values that travel together: made and read at about the same times, with few enough messages."""
         window_ns = BUNDLE_SHARE * self.limit_ns
         groups: defaultdict[tuple[int, int, int, ElementType], list[WaitingTile]] = defaultdict(list)
@@ -117,26 +117,26 @@ class _SharedWays:
     def message_ns(self, each: WaitingTile) -> float:
         return message_ns(self.arch.with_element(each.tile.element), each.tile.elements)
 
-    def find(self, bundle: Sequence[WaitingTile], makers: set[int], readers: set[int]) -> list[int] | None:
+    def find_way(self, bundle: Sequence[WaitingTile], makers: set[int], readers: set[int]) -> list[int] | None:
         """Returns the cores on the way of a bundle, and occupies them; None if there is no way within the limit."""
         made_ns = max(each.made_ns for each in bundle)
         sent_ns = max(made_ns, min(self.first_ns[c] for c in makers) + self.limit_ns)
         taken_ns = max(self.last_ns[c] for c in readers) - self.limit_ns
         taken_ns = min(taken_ns, min(each.read_ns for each in bundle))
         way: list[int] = []
-        closed = makers | readers
+        able = self.has_room(bundle)
+        able[[*makers, *readers]] = False
         while taken_ns > sent_ns:
             end_ns = np.maximum(self.last_ns, taken_ns)
             begin_ns = np.maximum(end_ns - self.limit_ns, made_ns)
-            able = (np.minimum(self.first_ns, begin_ns) >= end_ns - self.limit_ns) & self.has_room(bundle)
-            able[list(closed)] = False
-            begin_ns[~able] = np.inf
+            within = np.minimum(self.first_ns, begin_ns) >= end_ns - self.limit_ns
+            begin_ns[~(able & within)] = np.inf
             if begin_ns.min() >= taken_ns:
                 return None
             near = np.flatnonzero(begin_ns <= begin_ns.min() + BUNDLE_SHARE * self.limit_ns)
             hop = int(near[np.argmin(self.work_ns[near])])
-            self.occupy(hop, float(begin_ns[hop]), taken_ns, bundle)
-            closed.add(hop)
+            self.occupy_core(hop, float(begin_ns[hop]), taken_ns, bundle)
+            able[hop] = False
             way.append(hop)
             taken_ns = float(begin_ns[hop])
         return way[::-1]
@@ -144,18 +144,18 @@ class _SharedWays:
     def has_room(self, bundle: Sequence[WaitingTile]) -> npt.NDArray[np.bool_]:
         """Checks which cores have time for the messages of a bundle, and local memory for its values."""
         room = self.work_ns + self.bundle_ns(bundle) <= self.limit_ns
-        return room & (self.held + self.size(bundle) <= RELAY_MEMORY_SHARE * self.arch.core.memory.size_bytes)
+        return room & (self.held + self.bundle_bytes(bundle) <= RELAY_MEMORY_SHARE * self.arch.core.memory.size_bytes)
 
     def bundle_ns(self, bundle: Sequence[WaitingTile]) -> float:
         """Returns the time in ns to take the values of a bundle and to pass them on."""
         return 2 * sum(map(self.message_ns, bundle))
 
-    def size(self, bundle: Sequence[WaitingTile]) -> float:
+    def bundle_bytes(self, bundle: Sequence[WaitingTile]) -> float:
         tiles = {each.tile.name: each.tile for each in bundle}.values()
         return sum(tile.elements * self.arch.bytes_of(tile.element) for tile in tiles)
 
-    def occupy(self, core: int, begin_ns: float, end_ns: float, bundle: Sequence[WaitingTile]) -> None:
+    def occupy_core(self, core: int, begin_ns: float, end_ns: float, bundle: Sequence[WaitingTile]) -> None:
         self.first_ns[core] = min(self.first_ns[core], begin_ns)
         self.last_ns[core] = max(self.last_ns[core], end_ns)
         self.work_ns[core] += self.bundle_ns(bundle)
-        self.held[core] += self.size(bundle)
+        self.held[core] += self.bundle_bytes(bundle)

@@ -152,7 +152,7 @@ def generate_command(
 
 
 def _read_prompt(text: str | None, ids: str | None) -> list[int]:
-    """Returns the given ids; none for a text. Raises `UserError` unless one of both is given."""
+    """Returns the ids of `--prompt-ids`; an empty list for a `--prompt`. Raises `UserError` unless one is given."""
     if (text is None) == (ids is None):
         raise UserError("--prompt TEXT or --prompt-ids ID,ID: expected one of them")
     if text == "":

@@ -58,7 +58,7 @@ class LayerPruning:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrunedModel:
-    """A pruned model. `before`: the model without zeros. `masks`: which weights stay, keyed by initializer.
+    """A pruned model. `before`: the model before pruning. `masks`: which weights stay, keyed by initializer.
 
     `error`: root mean square error of the outputs, relative to how much they vary, for the `held_out` samples to which
     nothing is fitted; None without samples.

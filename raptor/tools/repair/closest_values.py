@@ -24,7 +24,7 @@ _STATES = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StuckWeights:
-    """The weights with stuck cells of crossbars, of which a matrix takes `shape` [rows, cols]. `width`: all columns.
+    """The weights with stuck cells in crossbars of `width` columns, of which a matrix covers `shape` [rows, cols].
 
     `places`: row x cols + column of each weight. `columns`: crossbar x cols + column. `tables`: numbers of the tables.
     """
