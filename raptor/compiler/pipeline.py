@@ -20,6 +20,7 @@ from raptor.mapping.decide import (
     StoredDecision,
     choose_branches,
     choose_fusion,
+    choose_turning,
     choose_units,
     map,
 )
@@ -52,6 +53,7 @@ from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.sink_transposes import sink_transposes
 from raptor.transforms.split_rows import split_rows
 from raptor.transforms.turn_columns import turn_columns
+from raptor.transforms.turn_images import turn_images
 from raptor.transforms.turn_products import turn_products
 from raptor.transforms.use_vector_unit import use_vector_unit
 
@@ -77,7 +79,7 @@ PASSES: tuple[Callable[..., object], ...] = (
     *(drop_dead_channels, order_channels, fold_relu, choose_recipes),
     *(choose_branches, fuse_parallel_branches, choose_units, use_vector_unit),
     *LAYOUT_REWRITES,
-    *(choose_fusion, fuse_horizontally, compose_gathers, map),
+    *(choose_turning, turn_images, choose_fusion, fuse_horizontally, compose_gathers, map),
     *(spatial.refine, spatial.choose_placement, spatial.choose_order),
     *(spatial.partition, spatial.place_cores, spatial.schedule),
     *(
@@ -181,6 +183,8 @@ def _map(graph: Graph, timed: Target, mapper: MappingState, driver: Driver) -> M
     graph = run(use_vector_unit, verify_graph, graph, rewrites)
     for rewrite in LAYOUT_REWRITES:
         graph = run(_if_streaming(rewrite, graph, rewrites), verify_graph, graph)
+    rewrites = run(choose_turning, None, graph, timed, mapper, rewrites)
+    graph = run(turn_images, verify_graph, graph, rewrites)
     rewrites = run(choose_fusion, None, graph, timed, mapper, rewrites)
     graph = run(fuse_horizontally, verify_graph, graph, rewrites)
     graph = run(_if_streaming(compose_gathers, graph, rewrites), verify_graph, graph)

@@ -428,7 +428,7 @@ def format_lines(graph: Graph) -> dict[str, str]:
 
 
 def _dims(tensor: Tensor) -> str:
-    shape = "x".join(map(str, tensor.shape)) or "scalar"
+    shape = ("x".join(map(str, tensor.shape)) or "scalar") + " turned" * tensor.image.turned
     return shape if tensor.element == MODELLED_FLOAT else f"{shape} {tensor.element}"
 
 

@@ -28,8 +28,7 @@ def make_move(sources: Sequence[Image], wanted: npt.NDArray[np.integer], result:
     `sources` one after another; -1 for zero. Its shape does not matter.
     """
     number = np.concatenate([*_numbers(sources), np.array([-1])])
-    flat = np.asarray(wanted, np.int64).reshape(result.shape)
-    pixels = np.moveaxis(number[flat], result.channel_axis, -1)
+    pixels = result.to_pixels(number[np.asarray(wanted, np.int64)])
     return Move(np.ascontiguousarray(pixels.reshape(result.pixels, result.channels)))
 
 
@@ -38,8 +37,7 @@ def _numbers(sources: Sequence[Image]) -> list[Indices]:
     numbers: list[Indices] = []
     first = 0
     for image in sources:
-        by_pixel = c_order((*image.pixel_dims, image.channels), first)
-        numbers.append(np.moveaxis(by_pixel, -1, image.channel_axis).reshape(-1))
+        numbers.append(image.from_pixels(c_order((image.elements,), first)).reshape(-1))
         first += image.elements
     return numbers
 

@@ -9,9 +9,9 @@ from raptor.common.errors import UserError
 from raptor.graph.ir import Graph
 from raptor.graph.layers import find_filters
 from raptor.mapping.check_decision import decision_faults
-from raptor.mapping.decision import Decision
+from raptor.mapping.decision import Decision, LineFlow
 from raptor.mapping.evaluation.decision_work import decision_work
-from raptor.mapping.evaluation.evaluate import WorkBounds
+from raptor.mapping.evaluation.evaluate import WorkBounds, evaluate
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import Pace
 from raptor.mapping.row_mapping import NothingStreamsError
@@ -22,6 +22,7 @@ from raptor.transforms.compose_gathers import compose_gathers
 from raptor.transforms.fuse_horizontally import find_fusions, fuse_horizontally
 from raptor.transforms.fuse_parallel_branches import find_branches
 from raptor.transforms.rewrite_choices import RewriteChoice
+from raptor.transforms.turn_images import find_high_images, turn_images
 from raptor.transforms.use_vector_unit import find_depthwise, find_means
 
 WORTH_FUSING = 0.99
@@ -30,6 +31,10 @@ WORTH_FUSING = 0.99
 On 500 cores, many of them idle because images are small, fusion without this margin cost ResNet-50 2 % more latency x
 interval.
 """
+
+
+WORTH_TURNING = 0.95
+"""Largest evaluated latency x interval with turned images, relative to that without, for images to be turned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,21 @@ def choose_units(graph: Graph, arch: Target, mapper: MappingState, rewrites: Rew
     return rewrites.with_records(find_depthwise(graph, arch) | means)
 
 
+def choose_turning(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoice) -> RewriteChoice:
+    """Adds to `rewrites` whether high images are turned: if the decision with turned images is evaluated as better."""
+    if isinstance(mapper.source, StoredDecision) or not rewrites.streaming or not find_high_images(graph):
+        return rewrites
+    turned, costs = replace(rewrites, turned=True), list[float]()
+    for choice in (rewrites, turned):
+        rewritten = compose_gathers(turn_images(graph, choice))
+        try:
+            found = evaluate(rewritten, mapper.source.place(rewritten, arch, mapper.cache), arch)
+        except NothingStreamsError:
+            return rewrites
+        costs.append(found.latency_ns * found.interval_ns)
+    return turned if costs[1] <= WORTH_TURNING * costs[0] else rewrites
+
+
 def choose_fusion(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoice) -> RewriteChoice:
     """Adds to `rewrites` the layers to fuse horizontally, if that lowers the work of the busiest core of the mapping.
 
@@ -148,4 +168,5 @@ def map(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoic
 def _with_rewrites(placed: Decision, rewrites: RewriteChoice, pace: Pace) -> Decision:
     """Returns a decision with the records of rewrites, in the order of the layers of the prepared graph."""
     layers = {key: record or placed.layers[key] for key, record in rewrites.layers.items()}
-    return replace(placed, layers=layers, pace=pace)
+    flow = replace(placed.flow, turned=rewrites.turned) if isinstance(placed.flow, LineFlow) else placed.flow
+    return replace(placed, layers=layers, pace=pace, flow=flow)

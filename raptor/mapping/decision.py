@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictDataclass, is_none
+from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictDataclass, is_false, is_none
 from raptor.graph.ir import (
     Filter,
     Node,
@@ -230,7 +230,8 @@ class LineFlow(StrictDataclass):
     products of two computed tensors; without a record, such a product runs where its first operand is. If not
     `streamed`, a core passes nothing on before it has done all of a layer; streaming is measured against this. If it
     `makes_constants`, a core with free crossbars makes its constants by a product, where that takes less time than to
-    load them. `stages`: how samples overlap; None if a core does all of a sample before the next one.
+    load them. `stages`: how samples overlap; None if a core does all of a sample before the next one. `turned`: the lines
+    of high images are their columns (`raptor.transforms.turn_images`).
     """
 
     xbar: JsonPair[int, int]
@@ -243,6 +244,7 @@ class LineFlow(StrictDataclass):
     sample: int = 0
     makes_constants: bool = False
     stages: Annotated[StageSplit | None, Field(exclude_if=is_none)] = None
+    turned: Annotated[bool, Field(exclude_if=is_false)] = False
     kind: Literal["line"] = "line"
 
 
@@ -310,7 +312,8 @@ class Decision(StrictDataclass):
     def rewrites(self) -> RewriteChoice:
         """The rewrites of the graph for which the decision was made."""
         records = {k: x if isinstance(x, OnVectorUnit | JoinedLayer) else None for k, x in self.layers.items()}
-        return RewriteChoice(isinstance(self.flow, LineFlow), records)
+        streams = isinstance(self.flow, LineFlow)
+        return RewriteChoice(streams, records, isinstance(self.flow, LineFlow) and self.flow.turned)
 
     def __str__(self) -> str:
         return "".join(f"{line}\n" for line in self._lines())
@@ -338,8 +341,9 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
         return
     order = "streamed" if flow.streamed else "layer by layer"
     patience = f"patience = {flow.patience_ns:.17g} ns, order of sample {flow.sample}"
-    constants = ", constants by products" if flow.makes_constants else ""
-    yield f"by line, xbar = {flow.xbar[0]}x{flow.xbar[1]}, {patience}, {order}{constants}"
+    more = ", constants by products" if flow.makes_constants else ""
+    more += ", high images turned" if flow.turned else ""
+    yield f"by line, xbar = {flow.xbar[0]}x{flow.xbar[1]}, {patience}, {order}{more}"
     if flow.stages is not None:
         named = f"patience = {flow.stages.patience_ns:.17g} ns, order of sample {flow.stages.sample}"
         yield f"  stages by {flow.stages.method} of {flow.stages.interval_ns:.17g} ns, {named}"

@@ -71,6 +71,7 @@ def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...]) ->
         shape=tensor.shape,
         image_shape=tensor.image.shape,
         channel_axis=tensor.image.channel_axis,
+        turned=tensor.image.turned,
         tiles=tuple(
             files.TilePlace(channels=p.region.channels, rows=p.region.rows, cols=p.region.cols, address=at)
             for p, at in zip(tensor.parts, addresses, strict=True)
@@ -124,6 +125,7 @@ def make_layers(program: PimProgram, facts: CodeFacts) -> bytes:
             coding=_coding(t.element, t.coding),
             image_shape=t.image.shape,
             channel_axis=t.image.channel_axis,
+            turned=t.image.turned,
             tiles=(),
         ).model_dump(mode="json")
         | {"tiles": [_probe_tile(region, *next(places)) for region in t.regions]}

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from raptor.common.files.matrix_digests import digest_matrix
-from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictDataclass, StrictSchema, is_none
+from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictDataclass, StrictSchema, is_false, is_none
 from raptor.common.options.option_values import Requant
 from raptor.target.chip_elements import MOST_EXACT_INTEGER
 from raptor.target.tensor_layout import Image, TensorRegion
@@ -163,18 +163,20 @@ class TensorPlace(CodedTensor):
     """A model input or output in global memory.
 
     `shape` is the ONNX shape. `image_shape` has the same elements in the same (C) order. Its axis `channel_axis` is
-    divided into tiles, which are stored pixel by pixel (`raptor.target.tensor_layout`).
+    divided into tiles, which are stored pixel by pixel (`raptor.target.tensor_layout`). `turned`: the rows of a tile
+    are the columns of the image; left out if false.
     """
 
     name: str
     shape: JsonArray[Dimension]
     image_shape: JsonArray[Dimension]
     channel_axis: Count
+    turned: bool = Field(default=False, exclude_if=is_false)
     tiles: JsonArray[TilePlace]
 
     @property
     def image(self) -> Image:
-        return Image(self.image_shape, self.channel_axis)
+        return Image(self.image_shape, self.channel_axis, self.turned)
 
 
 class ConstantsPlace(StrictSchema):
@@ -247,11 +249,12 @@ class TensorProbe(CodedTensor):
     node: str = Field(description="ONNX node that computes it")
     image_shape: JsonArray[Dimension]
     channel_axis: Count
+    turned: bool = Field(default=False, exclude_if=is_false)
     tiles: JsonArray[ProbeTile]
 
     @property
     def image(self) -> Image:
-        return Image(self.image_shape, self.channel_axis)
+        return Image(self.image_shape, self.channel_axis, self.turned)
 
 
 class ProbeList(StrictSchema):

@@ -69,6 +69,7 @@ def _layer(trace: TensorTrace, places: _Places, program: PimProgram, facts: Code
         coding=coding,
         image_shape=trace.image.shape,
         channel_axis=trace.image.channel_axis,
+        turned=trace.image.turned,
         tiles=tuple(tile for _, _, tile in found),
     )
     return files.TrimmedLayer(

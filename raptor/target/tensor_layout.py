@@ -18,10 +18,14 @@ T = TypeVar("T", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A tensor of `shape` seen as rows x width pixels with the channels on `channel_axis`."""
+    """A tensor of `shape` seen as rows x width pixels with the channels on `channel_axis`.
+
+    turned: the last two dimensions besides the channels are exchanged, so that the width is the height of the image.
+    """
 
     shape: tuple[int, ...]
     channel_axis: int
+    turned: bool = False
 
     @property
     def channels(self) -> int:
@@ -29,8 +33,9 @@ class Image:
 
     @property
     def pixel_dims(self) -> tuple[int, ...]:
-        """All dimensions but the channels, outermost first."""
-        return self.shape[: self.channel_axis] + self.shape[self.channel_axis + 1 :]
+        """All dimensions but the channels, outermost first, as they are stored."""
+        dims = self.shape[: self.channel_axis] + self.shape[self.channel_axis + 1 :]
+        return (*dims[:-2], dims[-1], dims[-2]) if self.turned else dims
 
     @property
     def width(self) -> int:
@@ -67,18 +72,21 @@ class Image:
         return (self.rows, self.width, self.channels) == (other.rows, other.width, other.channels)
 
     @property
-    def _layout(self) -> tuple[int, int, int]:
-        # The sizes before, at and after the channel axis determine the transposition.
-        return self.pixels, self.channels, math.prod(self.shape[: self.channel_axis])
+    def _layout(self) -> tuple[int, ...]:
+        # The sizes before, at and after the channel axis determine the transposition, and those of a turned image.
+        turned = self.pixel_dims[-2:] if self.turned else ()
+        return self.pixels, self.channels, math.prod(self.shape[: self.channel_axis]), *turned
 
     def to_pixels(self, array: npt.NDArray[T]) -> npt.NDArray[T]:
         """Returns `array` (any shape with the same number of elements, C order) as [rows, width, channels]."""
         moved = np.moveaxis(array.reshape(self.shape), self.channel_axis, -1)
+        moved = moved.swapaxes(-3, -2) if self.turned else moved
         return moved.reshape(self.rows, self.width, self.channels)
 
     def from_pixels(self, pixels: npt.NDArray[T]) -> npt.NDArray[T]:
         """Turns [rows, width, channels] into `shape`: the inverse of `to_pixels`."""
-        return np.moveaxis(pixels.reshape(*self.pixel_dims, self.channels), -1, self.channel_axis)
+        split = pixels.reshape(*self.pixel_dims, self.channels)
+        return np.moveaxis(split.swapaxes(-3, -2) if self.turned else split, -1, self.channel_axis)
 
 
 class TensorRegion(msgspec.Struct, frozen=True, gc=False):

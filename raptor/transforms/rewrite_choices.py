@@ -32,12 +32,13 @@ WithoutMatrices = OnVectorUnit | JoinedLayer
 class RewriteChoice:
     """The choice of rewrites. A mapping file holds it too: `raptor.mapping.decision.Decision.rewrites`.
 
-    `streaming`: all tensors get layouts that can stream line by line. `layers`: every layer of the graph before the
+    `streaming`: all tensors get layouts that can stream line by line. `turned`: high images are turned. `layers`: every layer of the graph before the
     rewrites, by key and in the order of the graph; None for a layer with matrices of its own.
     """
 
     streaming: bool
     layers: Mapping[str, WithoutMatrices | None]
+    turned: bool = False
 
     @property
     def on_vector_unit(self) -> set[str]:
@@ -57,7 +58,8 @@ class RewriteChoice:
         return "".join(f"{line}\n" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield f"rewrites {{{'streamed by line' if self.streaming else 'not streamed'}}}"
+        turned = ", high images turned" if self.turned else ""
+        yield f"rewrites {{{'streamed by line' if self.streaming else 'not streamed'}{turned}}}"
         for key, record in self.layers.items():
             yield f"  %{key}: {'crossbars' if record is None else describe_record(record)}"
 

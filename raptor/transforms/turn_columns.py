@@ -5,40 +5,28 @@ would be work for one core, line after line. No element moves.
 """
 
 from collections.abc import Container
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from raptor.common.union_find import DisjointSets
 from raptor.graph.ir import (
     Bound,
     ChannelSum,
     Concat,
-    Constant,
     Filter,
     Graph,
     Lookup,
     Map,
     Move,
     Node,
-    Numbers,
-    Operator,
     Pool,
     Rename,
     Softmax,
     Stencil,
 )
 from raptor.graph.requantise.definition import Requantise
-from raptor.graph.requantise.vector_program import RequantiseRecipe
 from raptor.graph.streaming_layout import MOST_LINES, is_token_layout
 from raptor.graph.window import Window
 from raptor.target.tensor_layout import Image
-
-Array = npt.NDArray[Any]
-
-_WINDOW_FIELDS = ("in_dims", "out_dims", "kernel", "strides", "pads", "dilations")
+from raptor.transforms.turned_operators import turn_tensors
 
 
 def turn_columns(graph: Graph) -> Graph:
@@ -55,14 +43,8 @@ def turn_columns(graph: Graph) -> Graph:
     turned = {name for name in columns if alike.find(name) not in kept}
     if not turned:
         return graph
-    tensors = {n: replace(t, image=_turned(t.image)) if n in turned else t for n, t in graph.tensors.items()}
-    nodes = (
-        replace(node, operator=_turned_operator(node.operator, tensors[node.output].image))
-        if turned & {*node.inputs, node.output}
-        else node
-        for node in graph.nodes
-    )
-    return replace(graph, tensors=tensors, nodes=tuple(nodes))
+    images = {name: graph.tensors[name].image for name in turned}
+    return turn_tensors(graph, {name: _turned(image) for name, image in images.items()})
 
 
 def _is_column(image: Image) -> bool:
@@ -97,55 +79,3 @@ def _can_turn(node: Node, graph: Graph, columns: Container[str]) -> bool:
             return all(image.rows <= MOST_LINES for image in others)
         case _:
             return False
-
-
-def _turned_operator(operator: Operator, image: Image) -> Operator:
-    """Returns the operator for turned images. `image`: of its result."""
-    match operator:
-        case Filter(weights=weights, window=Window() as window):
-            return replace(operator, weights=_turned_taps(weights, 0, window), window=_turned_window(window))
-        case Stencil(weights=weights, window=Window() as window):
-            return replace(operator, weights=_turned_taps(weights, 1, window), window=_turned_window(window))
-        case Pool(window=window):
-            return replace(operator, window=_turned_window(window))
-        case Requantise():
-            return _turned_requantise(operator, image)
-        case Map(operands=operands):
-            changed = (o if isinstance(o, int) else Constant(_turned_constants(o.pixels, image)) for o in operands)
-            return replace(operator, operands=tuple(changed))
-        case _:
-            return operator
-
-
-def _turned_constants(pixels: Array, image: Image) -> Array:
-    """Returns constants [rows or 1, 1, channels or 1] for the turned image."""
-    return pixels if len(pixels) == 1 else pixels.reshape(image.rows, image.width, -1)
-
-
-def _turned_requantise(operator: Requantise, image: Image) -> Requantise:
-    """Returns a requantisation whose parameters differ by column instead of by row."""
-
-    def turned(constants: Array) -> Array:
-        return constants if len(constants) == 1 else _turned_constants(constants[operator.row_class], image)
-
-    terms = [replace(t, multiplier=turned(t.multiplier), offset=turned(t.offset)) for t in operator.terms]
-    recipe = operator.recipe
-    if isinstance(recipe, RequantiseRecipe):
-        steps = (s if isinstance(s.right, int) else replace(s, right=turned(s.right)) for s in recipe.steps)
-        recipe = replace(recipe, steps=tuple(steps))
-    elif recipe is not None:
-        recipe = replace(recipe, bias=turned(recipe.bias), factor=turned(recipe.factor), shift=turned(recipe.shift))
-    return replace(operator, terms=tuple(terms), row_class=np.arange(image.rows), recipe=recipe)
-
-
-def _turned_window(window: Window) -> Window:
-    """Returns the window with its last two dimensions exchanged."""
-    fields = {name: getattr(window, name) for name in _WINDOW_FIELDS}
-    return replace(window, **{name: (*sizes[:-2], sizes[-1], sizes[-2]) for name, sizes in fields.items()})
-
-
-def _turned_taps(weights: Numbers, axis: int, window: Window) -> Numbers:
-    """Returns weights whose kernel positions, along `axis`, are in the order of the turned window."""
-    split = weights.reshape(*weights.shape[:axis], *window.kernel, *weights.shape[axis + 1 :])
-    last = axis + len(window.kernel) - 1
-    return np.ascontiguousarray(split.swapaxes(last - 1, last)).reshape(weights.shape)

@@ -305,7 +305,7 @@ def _check_size(needed_bytes: int, limit_bytes: int) -> None:
 
 
 def _check_place(what: str, place: TensorPlace, memory: MemoryMap, limit_bytes: int) -> None:
-    _check_image(what, place.image_shape, place.channel_axis, limit_bytes)
+    _check_image(what, place.image_shape, place.channel_axis, limit_bytes, turned=place.turned)
     if math.prod(place.shape) != place.image.elements:
         raise _bad(f"{what}: shape {place.shape} and image_shape {place.image_shape} differ in size")
     for tile in place.tiles:
@@ -317,9 +317,13 @@ def _width(memory: MemoryMap, coding: TensorCoding | None) -> int:
     return element_bytes(coding, memory.element_bytes)
 
 
-def _check_image(what: str, shape: tuple[int, ...], channel_axis: int, limit_bytes: int) -> None:
+def _check_image(
+    what: str, shape: tuple[int, ...], channel_axis: int, limit_bytes: int, *, turned: bool = False
+) -> None:
     if channel_axis >= len(shape):
         raise _bad(f"{what}: channel_axis {channel_axis} of an image_shape of {len(shape)} dimensions")
+    if turned and len(shape) < 3:
+        raise _bad(f"{what}: turned, with an image_shape of {len(shape)} dimensions")
     _check_size(math.prod(shape) * _FLOAT_BYTES, limit_bytes)
 
 
@@ -359,7 +363,7 @@ def _check_probes(program: LoadedProgram, name: str, probes: Sequence[TensorProb
     scale = _FLOAT_BYTES if floats else 1
     for probe in probes:
         what = f"{name}, tensor {probe.tensor!r}"
-        _check_image(what, probe.image_shape, probe.channel_axis, limit_bytes)
+        _check_image(what, probe.image_shape, probe.channel_axis, limit_bytes, turned=probe.turned)
         _check_coding(what, probe.coding, probe.image_shape, program.manifest)
         for tile in probe.tiles:
             own = program.manifest.backend is None

@@ -42,6 +42,11 @@ def is_none(value: object) -> bool:
     return value is None
 
 
+def is_false(value: object) -> bool:
+    """Returns True for False: argument `exclude_if` of a flag that is omitted unless it is set."""
+    return value is False
+
+
 def _entries(value: Any) -> dict[str, Any]:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 

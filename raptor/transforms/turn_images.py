@@ -1,0 +1,96 @@
+"""Turns images that are higher than wide: the columns of the model's image are the lines that stream.
+
+Cores share the pixels of a line, so a layer has no more cores by columns than its lines have pixels. Spectrograms often
+have many frames as rows, and a few bands as columns. In a turned image the rows are along the line. Inputs and outputs
+of the model are turned, too: that is the order in which global memory holds them, so nothing moves.
+"""
+
+from collections.abc import Container
+from dataclasses import replace
+
+from raptor.common.union_find import DisjointSets
+from raptor.graph.ir import (
+    Bound,
+    ChannelSum,
+    Concat,
+    ConstantTensor,
+    Filter,
+    Graph,
+    Lookup,
+    Map,
+    Move,
+    Node,
+    Pool,
+    Rename,
+    Softmax,
+    Stencil,
+)
+from raptor.graph.requantise.definition import Requantise
+from raptor.graph.window import Window
+from raptor.target.tensor_layout import Image
+from raptor.transforms.rewrite_choices import RewriteChoice
+from raptor.transforms.turned_operators import turn_tensors
+
+LEAST_HEIGHT = 1.25
+"""Least sum of the heights of connected images, relative to that of their widths, for them to be turned."""
+
+
+def turn_images(graph: Graph, rewrites: RewriteChoice) -> Graph:
+    """Returns the graph with high images turned (see `find_high_images`), if that was chosen."""
+    if not rewrites.turned:
+        return graph
+    images = {name: graph.tensors[name].image for name in sorted(find_high_images(graph))}
+    return turn_tensors(graph, {name: replace(image, turned=True) for name, image in images.items()})
+
+
+def find_high_images(graph: Graph) -> set[str]:
+    """Returns the tensors to turn: connected images that are on the whole higher than wide.
+
+    Images are connected by operators that need equal layouts of them. Images are not turned if an operator cannot
+    compute with turned images, or if they are a state of the model.
+    """
+    images = {name for name, tensor in graph.tensors.items() if _is_image(tensor.image)}
+    alike, kept = DisjointSets(), {*graph.residency.state_inputs, *graph.residency.state_outputs}
+    for node in graph.nodes:
+        names = [name for name in (*node.inputs, node.output) if name in images]
+        for name in names[1:]:
+            alike.union(names[0], name)
+        if not _can_turn(node, graph, images):
+            kept.update(names)
+    kept = {alike.find(name) for name in kept}
+    groups: dict[str, list[str]] = {}
+    for name in images:
+        groups.setdefault(alike.find(name), []).append(name)
+
+    def is_high(names: list[str]) -> bool:
+        found = [graph.tensors[name].image for name in names]
+        return sum(i.rows for i in found) >= LEAST_HEIGHT * sum(i.width for i in found)
+
+    return {name for key, names in groups.items() if key not in kept and is_high(names) for name in names}
+
+
+def _is_image(image: Image) -> bool:
+    """Checks whether an image is one of rows and columns, channels first."""
+    before, behind = image.shape[: image.channel_axis], image.shape[image.channel_axis + 1 :]
+    return len(before) <= 1 and before in ((), (1,)) and len(behind) == 2 and image.pixels > 1
+
+
+def _can_turn(node: Node, graph: Graph, images: Container[str]) -> bool:
+    """Checks whether a node can compute with turned `images`.
+
+    A rearrangement can read or make images and other tensors; other operators need one layout of all, except of tensors
+    of one pixel.
+    """
+    pixels = {name: graph.tensors[name].image.pixels for name in (*node.inputs, node.output)}
+    others = any(name not in images and count > 1 for name, count in pixels.items())
+    match node.operator:
+        case Filter(window=window) | Pool(window=window):
+            return isinstance(window, Window) and len(window.kernel) == 2 and window.batch == 1 and not others
+        case Stencil(window=window):
+            return (not isinstance(window, Window) or (len(window.kernel) == 2 and window.batch == 1)) and not others
+        case Map() | Requantise() | Bound() | Lookup() | Concat() | Softmax() | ChannelSum() | ConstantTensor():
+            return not others
+        case Move() | Rename():
+            return True
+        case _:
+            return False
