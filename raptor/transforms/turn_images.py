@@ -5,7 +5,8 @@ have many frames as rows, and a few bands as columns. In a turned image the rows
 of the model are turned, too: that is the order in which global memory holds them, so nothing moves.
 """
 
-from collections.abc import Container
+import math
+from collections.abc import Container, Iterator
 from dataclasses import replace
 
 from raptor.common.union_find import DisjointSets
@@ -39,8 +40,22 @@ def turn_images(graph: Graph, rewrites: RewriteChoice) -> Graph:
     """Returns the graph with high images turned (see `find_high_images`), if that was chosen."""
     if not rewrites.turned:
         return graph
-    images = {name: graph.tensors[name].image for name in sorted(find_high_images(graph))}
-    return turn_tensors(graph, {name: replace(image, turned=True) for name, image in images.items()})
+    high = find_high_images(graph)
+    images = {name: replace(graph.tensors[name].image, turned=True) for name in sorted(high)}
+    return turn_tensors(graph, images | dict(_turned_inputs(graph, high)))
+
+
+def _turned_inputs(graph: Graph, high: Container[str]) -> Iterator[tuple[str, Image]]:
+    """Yields new images of the inputs that are rearranged to images `high`, and to nothing else.
+
+    They get the layout by which lines of the turned images are lines of the input.
+    """
+    readers = graph.readers()
+    for name in graph.inputs:
+        dims = [size for size in graph.tensors[name].shape if size > 1]
+        moves = (isinstance(node.operator, Move | Rename) and node.output in high for node in readers.get(name, ()))
+        if name not in high and len(dims) in (2, 3) and all(moves) and name not in graph.residency.state_inputs:
+            yield name, Image((*dims, 1)[:3], 2, turned=True)
 
 
 def find_high_images(graph: Graph) -> set[str]:
@@ -70,9 +85,10 @@ def find_high_images(graph: Graph) -> set[str]:
 
 
 def _is_image(image: Image) -> bool:
-    """Checks whether an image is one of rows and columns, channels first."""
-    before, behind = image.shape[: image.channel_axis], image.shape[image.channel_axis + 1 :]
-    return len(before) <= 1 and before in ((), (1,)) and len(behind) == 2 and image.pixels > 1
+    """Checks whether an image has rows and columns, and is no batch; of channels first, it may be a line or a column."""
+    *before, height, width = 1, 1, *image.pixel_dims
+    channels_first = image.channel_axis == len(image.shape) - 3 and image.pixels > 1
+    return math.prod(before) == 1 and (channels_first or min(height, width) > 1)
 
 
 def _can_turn(node: Node, graph: Graph, images: Container[str]) -> bool:

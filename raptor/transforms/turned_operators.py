@@ -81,22 +81,28 @@ def turn_operator(operator: Operator, before: Sequence[Image], after: Sequence[I
             return operator
 
 
+def _renumber(before: Image, after: Image) -> Indices:
+    """Returns the number after, pixel by pixel, of each element by its number before."""
+    elements = np.arange(before.elements)
+    numbers = np.empty_like(elements)
+    numbers[after.to_pixels(elements).reshape(-1)] = elements
+    return numbers[before.to_pixels(elements).reshape(-1)]
+
+
 def _old_pixels(before: Image, after: Image) -> Indices:
     """Returns the number before of each pixel after."""
-    pixels = np.arange(before.pixels)
-    return pixels if before == after else _turn_pixels(pixels.reshape(before.rows, before.width), before, after).reshape(-1)
+    return np.argsort(_renumber(before, after)[:: before.channels])
 
 
 def _turn_sources(sources: Indices, before: Sequence[Image], after: Sequence[Image]) -> Indices:
-    """Returns the sources of a `Move` between images of which some are turned."""
-    number, first = list[Indices](), 0
+    """Returns the sources of a `Move` between images of which some have other layouts after than before."""
+    numbers, first = list[Indices](), 0
     for old, new in zip(before[:-1], after[:-1], strict=True):
-        elements = np.arange(old.elements).reshape(old.pixels, old.channels)
-        place = np.empty_like(elements)
-        place[_old_pixels(old, new)] = elements
-        number.append(place.reshape(-1) + first)
+        numbers.append(_renumber(old, new) + first)
         first += old.elements
-    return np.concatenate([*number, [-1]])[sources[_old_pixels(before[-1], after[-1])]]
+    turned = np.empty(after[-1].elements, np.int64)
+    turned[_renumber(before[-1], after[-1])] = np.concatenate([*numbers, [-1]])[sources.reshape(-1)]
+    return turned.reshape(after[-1].pixels, after[-1].channels)
 
 
 def _turn_table(table: WindowTable, before: Sequence[Image], after: Sequence[Image]) -> WindowTable:
