@@ -15,7 +15,15 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from raptor.common.files.matrix_digests import digest_matrix
-from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictDataclass, StrictSchema, is_false, is_none
+from raptor.common.files.schema_types import (
+    JsonArray,
+    JsonObject,
+    JsonPair,
+    StrictDataclass,
+    StrictSchema,
+    is_false,
+    is_none,
+)
 from raptor.common.options.option_values import Requant
 from raptor.target.chip_elements import MOST_EXACT_INTEGER
 from raptor.target.tensor_layout import Image, TensorRegion

@@ -41,6 +41,8 @@ def turn_images(graph: Graph, rewrites: RewriteChoice) -> Graph:
     if not rewrites.turned:
         return graph
     high = find_high_images(graph)
+    if not high:
+        return graph
     images = {name: replace(graph.tensors[name].image, turned=True) for name in sorted(high)}
     return turn_tensors(graph, images | dict(_turned_inputs(graph, high)))
 

@@ -68,7 +68,9 @@ def turn_operator(operator: Operator, before: Sequence[Image], after: Sequence[I
         case Requantise() if before[-1] != after[-1]:
             return _turn_requantise(operator, before[-1], after[-1])
         case Map(operands=operands) if before[-1] != after[-1]:
-            turned = (o if isinstance(o, int) else Constant(_turn_pixels(o.pixels, before[-1], after[-1])) for o in operands)
+            turned = (
+                o if isinstance(o, int) else Constant(_turn_pixels(o.pixels, before[-1], after[-1])) for o in operands
+            )
             return replace(operator, operands=tuple(turned))
         case Move(sources=sources):
             return Move(_turn_sources(sources, before, after))
