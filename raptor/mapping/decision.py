@@ -230,8 +230,8 @@ class LineFlow(StrictDataclass):
     products of two computed tensors; without a record, such a product runs where its first operand is. If not
     `streamed`, a core passes nothing on before it has done all of a layer; streaming is measured against this. If it
     `makes_constants`, a core with free crossbars makes its constants by a product, where that takes less time than to
-    load them. `stages`: how samples overlap; None if a core does all of a sample before the next one. `turned`: the lines
-    of high images are their columns (`raptor.transforms.turn_images`).
+    load them. `stages`: how samples overlap; None if a core does all of a sample before the next one. `turned`: lines
+    are columns of high images (`raptor.transforms.turn_images`).
     """
 
     xbar: JsonPair[int, int]

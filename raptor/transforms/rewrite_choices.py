@@ -32,8 +32,9 @@ WithoutMatrices = OnVectorUnit | JoinedLayer
 class RewriteChoice:
     """The choice of rewrites. A mapping file holds it too: `raptor.mapping.decision.Decision.rewrites`.
 
-    `streaming`: all tensors get layouts that can stream line by line. `turned`: high images are turned. `layers`: every layer of the graph before the
-    rewrites, by key and in the order of the graph; None for a layer with matrices of its own.
+    `streaming`: all tensors get layouts that can stream line by line. `turned`: so do high images by their columns.
+    `layers`: every layer of the graph before the rewrites, by key and in the order of the graph; None for a layer with
+    matrices of its own.
     """
 
     streaming: bool

@@ -87,7 +87,10 @@ def find_high_images(graph: Graph) -> set[str]:
 
 
 def _is_image(image: Image) -> bool:
-    """Checks whether an image has rows and columns, and is no batch; of channels first, it may be a line or a column."""
+    """Checks whether an image has rows and columns, and is no batch.
+
+    With channels first, it may also be a line or a column.
+    """
     *before, height, width = 1, 1, *image.pixel_dims
     channels_first = image.channel_axis == len(image.shape) - 3 and image.pixels > 1
     return math.prod(before) == 1 and (channels_first or min(height, width) > 1)

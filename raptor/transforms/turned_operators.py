@@ -53,25 +53,17 @@ def turn_operator(operator: Operator, before: Sequence[Image], after: Sequence[I
     a `Move` if the order of the pixels changes.
     """
     match operator:
-        case Filter(weights=weights, window=Window() as window):
-            return replace(operator, weights=_turn_taps(weights, 0, window), window=_turn_window(window))
-        case Pool(window=window):
-            return replace(operator, window=_turn_window(window))
-        case Stencil(weights=weights, window=window):
-            if weights.shape[0] > 1:
-                weights = weights[_old_pixels(before[-1], after[-1])]
-            if isinstance(window, WindowTable):
-                return Stencil(weights, _turn_table(window, before, after))
-            return Stencil(_turn_taps(weights, 1, window), _turn_window(window))
+        case Filter() | Pool() | Stencil():
+            return _turn_window_of(operator, before, after)
         case ConstantTensor(pixels=pixels):
             return ConstantTensor(_turn_pixels(pixels, before[-1], after[-1]))
-        case Requantise() if before[-1] != after[-1]:
+        case Requantise():
             return _turn_requantise(operator, before[-1], after[-1])
-        case Map(operands=operands) if before[-1] != after[-1]:
-            turned = (
-                o if isinstance(o, int) else Constant(_turn_pixels(o.pixels, before[-1], after[-1])) for o in operands
+        case Map(operands=operands):
+            constants = {o: _turn_pixels(o.pixels, before[-1], after[-1]) for o in operands if isinstance(o, Constant)}
+            return replace(
+                operator, operands=tuple(o if isinstance(o, int) else Constant(constants[o]) for o in operands)
             )
-            return replace(operator, operands=tuple(turned))
         case Move(sources=sources):
             return Move(_turn_sources(sources, before, after))
         case Rename():
@@ -81,6 +73,20 @@ def turn_operator(operator: Operator, before: Sequence[Image], after: Sequence[I
             return operator if in_place else Move(sources)
         case _:
             return operator
+
+
+def _turn_window_of(operator: Filter | Pool | Stencil, before: Sequence[Image], after: Sequence[Image]) -> Operator:
+    """Returns an operator with a turned window, and with weights in its order."""
+    if isinstance(operator, Stencil):
+        varies = operator.weights.shape[0] > 1
+        weights = operator.weights[_old_pixels(before[-1], after[-1])] if varies else operator.weights
+        if isinstance(operator.window, WindowTable):
+            return Stencil(weights, _turn_table(operator.window, before, after))
+        return Stencil(_turn_taps(weights, 1, operator.window), _turn_window(operator.window))
+    window = _turn_window(operator.window)
+    if isinstance(operator, Pool):
+        return replace(operator, window=window)
+    return replace(operator, weights=_turn_taps(operator.weights, 0, operator.window), window=window)
 
 
 def _renumber(before: Image, after: Image) -> Indices:

@@ -163,6 +163,17 @@ def shuffle() -> ModelProto:
     return make_model(nodes, {"x": (1, 4, 4, 4)}, ["y"], weights, opset=12)
 
 
+def spectrogram() -> ModelProto:
+    """Twenty frames of three bands, scaled by band."""
+    nodes = [
+        node("Mul", "x bands", "scaled", name="scale"),
+        node("Conv", "scaled w", "a", name="first", pads=[1, 1, 0, 1], strides=[2, 1]),
+        node("Conv", "a v", "y", name="second", pads=[1, 1, 1, 1]),
+    ]
+    weights = {"bands": random(1, 1, 1, 3), "w": random(4, 1, 2, 3), "v": random(4, 4, 3, 3)}
+    return make_model(nodes, {"x": (1, 1, 20, 3)}, ["y"], weights, opset=13)
+
+
 MODELS = {
     "fold_relu": relu,
     "fuse_parallel_branches": branches,
@@ -177,6 +188,7 @@ MODELS = {
     "turn_columns": column,
     "lift_to_2d": signal,
     "reduce_in_place": weights_of_pixels,
+    "turn_images": spectrogram,
     "fuse_horizontally": module,
     "compose_gathers": shuffle,
 }
