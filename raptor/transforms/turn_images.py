@@ -66,7 +66,7 @@ def find_high_images(graph: Graph) -> set[str]:
     Images are connected by operators that need equal layouts of them. Images are not turned if an operator cannot
     compute with turned images, or if they are a state of the model.
     """
-    images = {name for name, tensor in graph.tensors.items() if _is_image(tensor.image)}
+    images = {name for name, tensor in graph.tensors.items() if _has_rows_and_columns(tensor.image)}
     alike, kept = DisjointSets(), {*graph.residency.state_inputs, *graph.residency.state_outputs}
     for node in graph.nodes:
         names = [name for name in (*node.inputs, node.output) if name in images]
@@ -86,7 +86,7 @@ def find_high_images(graph: Graph) -> set[str]:
     return {name for key, names in groups.items() if key not in kept and is_high(names) for name in names}
 
 
-def _is_image(image: Image) -> bool:
+def _has_rows_and_columns(image: Image) -> bool:
     """Checks whether an image has rows and columns, and is no batch.
 
     With channels first, it may also be a line or a column.

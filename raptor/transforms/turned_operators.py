@@ -127,12 +127,10 @@ def _turn_pixels(pixels: Array, before: Image, after: Image) -> Array:
 
     Only the last two dimensions of the pixels are exchanged: rows of several images stay apart.
     """
-    (rows, width, *rest), images = pixels.shape, after.rows // before.width
-    if rows == 1 and width > 1:
-        pixels = np.broadcast_to(pixels, (images, width, *rest))
-    count = 1 if rows == width == 1 else images
-    split = pixels.reshape(count, -1, width, *rest).swapaxes(1, 2)
-    return np.ascontiguousarray(split).reshape(count * width, -1, *rest)
+    rows, width, *rest = pixels.shape
+    images = after.rows // before.width if rows > 1 else 1
+    split = pixels.reshape(images, -1, width, *rest).swapaxes(1, 2)
+    return np.ascontiguousarray(split).reshape(images * width, -1, *rest)
 
 
 def _turn_requantise(operator: Requantise, before: Image, after: Image) -> Requantise:

@@ -13,6 +13,7 @@ import raptor
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Graph, Move
+from raptor.graph.rearrangement import MoveOrigins
 from raptor.graph.residency import Residency, StatePair
 from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.turn_images import find_high_images, turn_images
@@ -27,6 +28,8 @@ CONSTANTS = {
     "depthwise": random(3, 1, 4, 2),
     "back": random(3, 5, 2, 3),
     "on": random(3, 3, 1, 1),
+    "grey": random(4, 1, 3, 3),
+    "pads": np.array([0, 0, 1, 0, 0, 0, 1, 0]),
     "all": random(7, 3, 20, 6),
     "by_row": random(1, 1, 20, 1),
     "by_column": random(1, 1, 1, 6),
@@ -84,9 +87,11 @@ TURNED = {
 }
 KEPT = {
     "a wide image": made(conv("square"), given=(1, 3, 6, 20)),
-    "a batch": made(conv("square"), given=(2, 3, 20, 6)),
+    "a batch": made(node("Relu", "x"), given=(2, 3, 20, 6)),
     "a signal": made(node("Relu", "x"), given=(1, 3, 20), rank=3),
-    "operands of a product": made(node("Transpose", "x", "a", perm=[0, 1, 3, 2]), node("MatMul", "x a", "y")),
+    "operands of a product": made(
+        node("Transpose", "x", "a", perm=[0, 1, 3, 2]), node("MatMul", "x a", "y"), given=(1, 20, 3, 6)
+    ),
 }
 CHOICE = RewriteChoice(streaming=True, layers={}, turned=True)
 
@@ -128,13 +133,16 @@ def test_nothing_turns_unless_chosen():
 
 
 def test_a_rearranged_input_is_turned_so_that_lines_come_from_lines():
-    """The frames of a spectrogram come channels last. Without its own layout, each line would come from all lines."""
-    model = made(node("Transpose", "x", "a", perm=[0, 3, 1, 2]), conv("square", "a"), given=(1, 20, 6, 3))
-    graph = turn_images(streamed(load(model).graph), CHOICE)
-    assert graph.tensors["x"].image.turned
-    for each in graph.nodes:
-        if isinstance(each.operator, Move):
-            assert np.array_equal(each.operator.sources.reshape(-1), np.arange(360))
+    """Frames of a spectrogram come channels last and are padded. A line must not come from all lines of the input."""
+    nodes = node("Pad", "x pads", "a"), node("Transpose", "a", "b", perm=[0, 3, 1, 2]), conv("grey", "b")
+    graph = turn_images(streamed(load(made(*nodes, given=(1, 76, 32, 1))).graph), CHOICE)
+    images = {name: tensor.image for name, tensor in graph.tensors.items()}
+    assert (images["x"].rows, images["x"].width) == (32, 76)
+    (pad,) = (each for each in graph.nodes if isinstance(each.operator, Move))
+    assert isinstance(pad.operator, Move)
+    origins = MoveOrigins.from_sources(pad.operator.sources, images[pad.output], [images["x"]])
+    assert images[pad.output].rows == 34
+    assert origins.most_lines() == 1
 
 
 def test_a_spectrogram_is_turned_and_a_mapping_file_says_so(tmp_path: Path):
@@ -161,4 +169,5 @@ def test_integers(per_channel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_states_are_not_turned():
     graph = load(made(conv("on"))).graph
     assert find_high_images(graph)
-    assert not find_high_images(replace(graph, residency=Residency(states=(StatePair("x", "y"),))))
+    for pair in (StatePair("x", "of_another"), StatePair("of_another", "y")):
+        assert not find_high_images(replace(graph, residency=Residency(states=(pair,))))
