@@ -37,6 +37,7 @@ from raptor.graph.requantise.definition import Requantise
 from raptor.graph.streaming_layout import drop_unused_moves, is_token_layout
 from raptor.graph.window import Window
 from raptor.target.tensor_layout import Image
+from raptor.transforms.flatten_batches import flatten_batches
 from raptor.transforms.group_queries import group_queries
 from raptor.transforms.token_layouts import TokenLayouts, c_positions, moved_from
 
@@ -46,9 +47,10 @@ Ints = npt.NDArray[np.int64]
 def lay_out_tokens(graph: Graph) -> Graph:
     """Returns the graph with its sequences laid out as tokens. A graph without sequences is returned as it is.
 
-    Products with repeated states read each of their matrices once (`group_queries`).
+    Products with repeated states read each of their matrices once (`group_queries`), and layers of whole images are
+    layers of tokens (`flatten_batches`).
     """
-    graph = group_queries(graph)
+    graph = group_queries(flatten_batches(graph))
     layouts = TokenLayouts(graph)
     images = layouts.images()
     if not images:
