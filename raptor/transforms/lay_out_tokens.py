@@ -39,6 +39,7 @@ from raptor.graph.window import Window
 from raptor.target.tensor_layout import Image
 from raptor.transforms.flatten_batches import flatten_batches
 from raptor.transforms.group_queries import group_queries
+from raptor.transforms.pool_stacks import pool_stacks
 from raptor.transforms.token_layouts import TokenLayouts, c_positions, moved_from
 
 Ints = npt.NDArray[np.int64]
@@ -47,10 +48,10 @@ Ints = npt.NDArray[np.int64]
 def lay_out_tokens(graph: Graph) -> Graph:
     """Returns the graph with its sequences laid out as tokens. A graph without sequences is returned as it is.
 
-    Products with repeated states read each of their matrices once (`group_queries`), and layers of whole images are
-    layers of tokens (`flatten_batches`).
+    Products with repeated states read each of their matrices once (`group_queries`), layers of whole images are layers
+    of tokens (`flatten_batches`), and pools over stacks are element-wise functions (`pool_stacks`).
     """
-    graph = group_queries(flatten_batches(graph))
+    graph = group_queries(flatten_batches(pool_stacks(graph)))
     layouts = TokenLayouts(graph)
     images = layouts.images()
     if not images:
