@@ -23,7 +23,8 @@ class TileResidency:
     """Records the core of each tile and the copies of lines, so that nothing is copied to a core twice.
 
     homes: core of each tile that was computed or copied, by name. Model inputs and constants are in global memory and
-    have no entry. made: names of tiles in order of emission. turns: index in `made`, for the first `counted` names.
+    have no entry. made: computes in order of emission. positions: for the results of the first `counted` of them,
+    the number of the last product that they depend on, -1 without one, and their own number.
     copies, copy_names: the copies of parts of a line on a core, and the names of their tiles. found: memo of `find`.
     lines: cells of a line by core, keyed by name of the grid, line and number of the channel range. keepers: the core
     that reads a tile of a state as it is, by name of the tile.
@@ -31,8 +32,7 @@ class TileResidency:
 
     homes: dict[str, int] = field(default_factory=dict[str, int])
     made: list[Compute] = field(default_factory=list[Compute])
-    turns: dict[str, int] = field(default_factory=dict[str, int])
-    early: set[str] = field(default_factory=set[str])
+    positions: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     copies: dict[LineOnCore, list[LineCell]] = field(default_factory=dict[LineOnCore, list[LineCell]])
     copy_names: set[str] = field(default_factory=set[str])
     found: dict[tuple[LineOnCore, Range, bool], LineCell] = field(
@@ -51,28 +51,26 @@ class TileResidency:
         return next((self.homes[t.name] for t in operands if t.name in self.homes), 0)
 
     def core_of_last(self, operands: Iterable[Tile]) -> int:
-        """Returns the core of the operand that was made last, else core 0.
+        """Returns the core of the operand that is last on the critical path, else core 0.
 
-        Operands that depend on model inputs only, such as the cosines of a token's position, come before all others:
-        any core can make them at any time, so no result of a layer has to be sent to them.
+        It depends on the last product; of several, it was made last. The state of a recurrent layer is scaled before
+        the product of a step is there, or afterwards, as the exporter writes it. On the cores of the state, all steps
+        would follow one another on these cores. Operands that depend on model inputs only, such as the cosines of a
+        token's position, can be made anywhere at any time.
         """
         made = [t.name for t in operands if t.name in self.homes]
         if len(made) > 1:
-            self._number_made()
-            return self.homes[max(made, key=lambda name: (name not in self.early, self.turns[name]))]
+            self._find_positions()
+            return self.homes[max(made, key=self.positions.__getitem__)]
         return self.homes[made[0]] if made else 0
 
-    def _number_made(self) -> None:
-        """Brings `turns` and `early` up to date; on demand, because few tiles are looked up."""
+    def _find_positions(self) -> None:
+        """Brings `positions` up to date; on demand, because few tiles are looked up."""
         for compute in self.made[self.counted :]:
             for op in compute.body:
-                name = op.result.name
-                free = not compute.matrices and all(t.name in self.early or t.name not in self.homes for t in op.reads)
-                if free and name not in self.turns:
-                    self.early.add(name)
-                elif not free:
-                    self.early.discard(name)
-                self.turns[name] = len(self.turns)
+                name, number = op.result.name, len(self.positions)
+                read = (self.positions[t.name][0] for t in (*op.reads, op.result) if t.name in self.positions)
+                self.positions[name] = number if compute.matrices else max(read, default=-1), number
         self.counted = len(self.made)
 
     def add(self, compute: Compute, core: int) -> None:
