@@ -49,11 +49,11 @@ class AlapSchedule:
 
     @classmethod
     def from_partition(cls, partition: Partition, patience_ns: float, arch: Target) -> "AlapSchedule":
-        """Schedules one sample forwards, then moves all steps as late as possible."""
+        """Schedules one sample forwards, then moves all steps as late as possible, but `start_where_operands_are`."""
         problem = _problem(partition, arch)
         work = problem.work()
         order, early_ns = schedule_early(work, patience_ns)
-        at_ns = latest_starts(work, order, early_ns)
+        at_ns = start_where_operands_are(work, order, latest_starts(work, order, early_ns))
         return cls(problem, work, at_ns, at_ns + work.occupied_ns)
 
     def longest_occupancy_ns(self, relayed: Sequence[WaitingTile] = ()) -> float:
@@ -105,6 +105,32 @@ def latest_starts(work: "SampleWork", order: Ints, early_ns: Floats) -> Floats:
         read = users[first[i] : first[i + 1]]
         limit = min([start_ns[j] for j in read], default=start_ns[i] + cost[i])
         start_ns[i] = next_ns[core[i]] = max(start_ns[i], min(limit, next_ns[core[i]]) - cost[i])
+    return np.array(start_ns)
+
+
+def start_where_operands_are(work: "SampleWork", order: Ints, at_ns: Floats) -> Floats:
+    """Returns the start of each step if work with an operand of its own core starts as soon as all operands are there.
+
+    The transfers of its other operands start when the last one of its own core is there. Otherwise its core would be
+    occupied with these until it starts. Afterwards, another core can hold the result.
+    """
+    core, first, users = work.core.tolist(), work.first_user.tolist(), work.users.tolist()
+    start_ns, cost, moves = at_ns.tolist(), work.occupied_ns.tolist(), (work.peer >= 0).tolist()
+    taken: list[list[int]] = [[] for _ in core]
+    own_ns, ready_ns = [-1.0] * len(core), [0.0] * len(core)
+    for i in order.tolist():
+        if own_ns[i] >= 0 and not moves[i]:
+            for k in taken[i]:
+                start_ns[k] = min(start_ns[k], max(ready_ns[k], own_ns[i]))
+            there_ns = max((start_ns[k] + cost[k] for k in taken[i]), default=own_ns[i])
+            start_ns[i] = min(start_ns[i], max(there_ns, own_ns[i]))
+        end_ns = start_ns[i] + cost[i]
+        for j in users[first[i] : first[i + 1]]:
+            ready_ns[j] = max(ready_ns[j], end_ns)
+            if moves[i]:
+                taken[j].append(i)
+            elif core[j] == core[i]:
+                own_ns[j] = max(own_ns[j], end_ns)
     return np.array(start_ns)
 
 
