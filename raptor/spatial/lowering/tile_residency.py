@@ -24,7 +24,7 @@ class TileResidency:
 
     homes: core of each tile that was computed or copied, by name. Model inputs and constants are in global memory and
     have no entry. made: computes in order of emission. positions: for the results of the first `counted` of them,
-    the number of the last product that they depend on, -1 without one, and their own number.
+    the largest number of products in a row that they depend on, and the number of the compute that made them.
     copies, copy_names: the copies of parts of a line on a core, and the names of their tiles. found: memo of `find`.
     lines: cells of a line by core, keyed by name of the grid, line and number of the channel range. keepers: the core
     that reads a tile of a state as it is, by name of the tile.
@@ -51,26 +51,32 @@ class TileResidency:
         return next((self.homes[t.name] for t in operands if t.name in self.homes), 0)
 
     def core_of_last(self, operands: Iterable[Tile]) -> int:
-        """Returns the core of the operand that is last on the critical path, else core 0.
+        """Returns the core of the operand that was made last, else core 0.
 
-        It depends on the last product; of several, it was made last. The state of a recurrent layer is scaled before
-        the product of a step is there, or afterwards, as the exporter writes it. On the cores of the state, all steps
-        would follow one another on these cores. Operands that depend on model inputs only, such as the cosines of a
-        token's position, can be made anywhere at any time.
+        Operands that depend on model inputs only, such as the cosines of a token's position, can be made anywhere at
+        any time, so they do not count. Nor does the state of a step before, which is scaled before the product of the step
+        is there, or afterwards, as the exporter writes it: on the cores of the state, all steps would follow one
+        another. So the operand depends on one product, such as that of the input, or on most products in a row.
         """
         made = [t.name for t in operands if t.name in self.homes]
-        if len(made) > 1:
-            self._find_positions()
-            return self.homes[max(made, key=self.positions.__getitem__)]
-        return self.homes[made[0]] if made else 0
+        if len(made) < 2:
+            return self.homes[made[0]] if made else 0
+        self._find_positions()
+        longest = max(self.positions[name][0] for name in made)
+        return self.homes[max(made, key=lambda name: self._turn(name, longest))]
+
+    def _turn(self, name: str, longest: int) -> tuple[bool, int]:
+        """Returns whether a tile counts for `core_of_last`, and its turn. longest: most products in a row."""
+        products, turn = self.positions[name]
+        return products in (1, longest), turn
 
     def _find_positions(self) -> None:
         """Brings `positions` up to date; on demand, because few tiles are looked up."""
-        for compute in self.made[self.counted :]:
+        for number, compute in enumerate(self.made[self.counted :], self.counted):
             for op in compute.body:
-                name, number = op.result.name, len(self.positions)
+                name = op.result.name
                 read = (self.positions[t.name][0] for t in (*op.reads, op.result) if t.name in self.positions)
-                self.positions[name] = number if compute.matrices else max(read, default=-1), number
+                self.positions[name] = max(read, default=0) + bool(compute.matrices), number
         self.counted = len(self.made)
 
     def add(self, compute: Compute, core: int) -> None:

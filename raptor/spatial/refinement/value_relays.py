@@ -42,23 +42,44 @@ def choose_relays(partition: Partition, arch: Target) -> tuple[tuple[MovedComput
 
     The occupancy of a core lasts from its first to its last work of a sample.
     """
-    nothing = (), ()
     idle = sorted(set(range(len(usable_cores(arch)))).difference(partition.cores))
     if len(idle) <= RELAY_GAIN or not has_distant_chains(partition, RELAY_GAIN):
-        return nothing
+        return (), ()
+    found = [_relays_by(partition, idle, beside, arch) for beside in (False, True)]
+    best = min((each for each in found if each is not None), key=lambda each: each.reached_ns, default=None)
+    return ((), ()) if best is None else (best.near, best.relays(idle))
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundRelays:
+    """Moves to first readers, and the values that pass through idle cores in some slots. reached_ns: the interval."""
+
+    near: tuple[MovedComputes, ...]
+    slots: "TimeSlots"
+    values: Sequence[WaitingTile]
+    reached_ns: float
+
+    def relays(self, idle: Sequence[int]) -> tuple[Relay, ...]:
+        groups = self.slots.groups(self.values)
+        return tuple(_relay(self.slots, idle, number, *group) for number, group in enumerate(groups.items()))
+
+
+def _relays_by(partition: Partition, idle: Sequence[int], beside: bool, arch: Target) -> _FoundRelays | None:
+    """Returns relays through `idle` cores by the times of one ALAP schedule; None if they do not halve the occupancy.
+
+    beside: see `AlapSchedule.from_partition`.
+    """
     patience_ns = chip_patience_ns(arch)
-    times = AlapSchedule.from_partition(partition, patience_ns, arch)
+    times = AlapSchedule.from_partition(partition, patience_ns, arch, beside_operands=beside)
     span_ns = times.longest_occupancy_ns()
     if span_ns < RELAY_GAIN * times.busiest_ns:
-        return nothing
+        return None
     near = move_to_first_readers(partition, times)
     if near:
-        times = AlapSchedule.from_partition(move_computes(partition, near), patience_ns, arch)
+        moved = move_computes(partition, near)
+        times = AlapSchedule.from_partition(moved, patience_ns, arch, beside_operands=beside)
     slots, reached_ns = _best_slots(times, len(idle), arch)
-    if span_ns < RELAY_GAIN * reached_ns:
-        return nothing
-    groups = slots.groups(times.waiting_tiles())
-    return near, tuple(_relay(slots, idle, number, *group) for number, group in enumerate(groups.items()))
+    return _FoundRelays(near, slots, times.waiting_tiles(), reached_ns) if span_ns >= RELAY_GAIN * reached_ns else None
 
 
 def _relay(

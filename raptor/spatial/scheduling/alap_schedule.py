@@ -48,12 +48,18 @@ class AlapSchedule:
     end_ns: Floats
 
     @classmethod
-    def from_partition(cls, partition: Partition, patience_ns: float, arch: Target) -> "AlapSchedule":
-        """Schedules one sample forwards, then moves all steps as late as possible, but `start_where_operands_are`."""
+    def from_partition(
+        cls, partition: Partition, patience_ns: float, arch: Target, *, beside_operands: bool = False
+    ) -> "AlapSchedule":
+        """Schedules one sample forwards, then moves all steps as late as possible.
+
+        With `beside_operands`, work with an operand of its own core stays where that is (`start_where_operands_are`).
+        """
         problem = _problem(partition, arch)
         work = problem.work()
         order, early_ns = schedule_early(work, patience_ns)
-        at_ns = start_where_operands_are(work, order, latest_starts(work, order, early_ns))
+        at_ns = latest_starts(work, order, early_ns)
+        at_ns = start_where_operands_are(work, order, at_ns) if beside_operands else at_ns
         return cls(problem, work, at_ns, at_ns + work.occupied_ns)
 
     def longest_occupancy_ns(self, relayed: Sequence[WaitingTile] = ()) -> float:

@@ -52,6 +52,15 @@ def test_the_program_is_right_and_copies_make_samples_follow_sooner(op_type: str
     assert times[0] < 0.85 * times[1]
 
 
+def test_a_state_goes_to_the_cores_of_each_step():
+    """Peepholes scale the state before the product of the step is there. On one core, all steps would wait for it."""
+    model = recurrent("LSTM", sizes=(12, 1, 6, 16), extra="BP", outputs="- h_n")
+    plain = recurrent("LSTM", sizes=(12, 1, 6, 16), extra="B", outputs="- h_n")
+    times = [interval_ns(raptor.compile(each, **CHIP)) for each in (model, plain)]
+    assert times[0] < 2 * times[1]
+    check(model, **CHIP)
+
+
 def interval_ns(program: raptor.Program) -> float:
     found = program.simulate(mode="throughput", samples=4).interval_ns
     assert found is not None
