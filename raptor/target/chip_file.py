@@ -247,4 +247,19 @@ def load_chip_file(source: str | Path) -> Chip:
     file = parse_path("chip", source)
     if not file.is_file():
         raise UserError(f"chip {file}: no such file; raptor arch defects writes one")
-    return make_chip(file_access.read_json_file(ChipFile, file.parent, file.name, limit_bytes=LIMIT_BYTES))
+    return read_chip_file(file.parent, file.name)
+
+
+def read_chip_file(folder: Path, name: str) -> Chip:
+    """Reads a chip file of a folder. The chip that was read last is kept: parsing millions of cells takes seconds."""
+    content = file_access.read_bytes(folder, name, limit_bytes=LIMIT_BYTES)
+    chip = _last_read.get(content)
+    if chip is None:
+        chip = make_chip(file_access.parse_json_file(ChipFile, content, folder / name))
+        _last_read.clear()
+        _last_read[content] = chip
+    return chip
+
+
+_last_read: dict[bytes, Chip] = {}
+"""The chip that was read last, by the content of its file."""
