@@ -26,6 +26,25 @@ def check_chip_fits(chip: Chip, target: Target, where: str) -> None:
         )
 
 
+    if chip.file.dead_links:
+        _check_mesh(chip, target, where)
+
+
+def _check_mesh(chip: Chip, target: Target, where: str) -> None:
+    """Raises `UserError` unless messages take the routes of a mesh with as many columns as the chip's."""
+    if target.table is not None or target.chips > 1:
+        found = "several chips" if target.chips > 1 else "a network table of its own"
+        raise UserError(
+            f"{where}: chip {chip.file.name!r} has dead links, but the architecture has {found}, which does not tell "
+            "the routes of messages; take the built-in mesh, or a chip file without dead links"
+        )
+    if chip.size.mesh_columns != target.mesh_cols:
+        raise UserError(
+            f"{where}: chip {chip.file.name!r} has a mesh with rows of {chip.size.mesh_columns} cores, the "
+            f"architecture rows of {target.mesh_cols}; take the file of a chip of this architecture"
+        )
+
+
 def _describe(size: tuple[int, ...]) -> str:
     cores, crossbars, rows, columns = size
     return f"{cores} cores with {crossbars} crossbars of {rows}x{columns}"
@@ -58,8 +77,9 @@ def describe_loss(target: Target) -> str:
     if target.defects is None:
         return ""
     chip, hardware, used = target.defects, target.core.xbar_count, target.xbars_per_core
+    links = f" and {len(chip.file.dead_links)} links" if chip.file.dead_links else ""
     return (
-        f"chip {chip.file.name!r}: {len(chip.dead_cores)} of {target.core_count} cores are dead; the program may use "
+        f"chip {chip.file.name!r}: {len(chip.dead_cores)} of {target.core_count} cores{links} are dead; the program may use "
         f"{used} of {hardware} crossbars of a core, in the {target.usable_cores} cores that have as many without dead "
         "rows and columns"
     )
