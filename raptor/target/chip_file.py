@@ -236,11 +236,19 @@ class Chip:
         return min(whole, self.size.crossbars)
 
     def _is_whole(self, core: int, crossbar: int) -> bool:
-        for array in range(self.size.arrays):
-            found = self._defects.get((core, crossbar, array))
-            if found is not None and (found.rows or len(self._dead_columns(found)) > self.size.spare_columns):
-                return False
-        return True
+        size = self.size
+        return all(
+            self.has_whole_lines(core, crossbar, array, size.rows, size.columns) for array in range(size.arrays)
+        )
+
+    def has_whole_lines(self, core: int, crossbar: int, array: int, rows: int, columns: int) -> bool:
+        """Checks that none of the first rows of an array is dead, and that spares replace all its dead columns."""
+        found = self._defects.get((core, crossbar, array))
+        if found is None:
+            return True
+        dead = self._dead_columns(found)
+        spares = self.size.spare_columns - sum(column >= self.size.columns for column in dead)
+        return not any(row < rows for row in found.rows) and sum(column < columns for column in dead) <= spares
 
     def _dead_columns(self, found: ArrayDefects) -> list[int]:
         """Returns the columns of an array that are dead, or have a dead converter."""

@@ -1,10 +1,12 @@
 """Repairs an output directory for a chip, and writes the result as another output directory."""
 
 import io
+import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -12,11 +14,14 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.options import arguments
 from raptor.output import files, repair_files
+from raptor.output.move_cores import write_moved
 from raptor.output.repair_files import CELL_PARTS, RepairedLayer
-from raptor.output.variant_writer import write_variant
-from raptor.target.arch import read_stored_target
-from raptor.target.chip_file import Chip, chip_to_json
+from raptor.output.variant_writer import refuse_same_folder, write_variant
+from raptor.target.arch import Target, read_stored_target
+from raptor.target.avoid_defects import avoid_defects
+from raptor.target.chip_file import Chip, chip_to_json, load_chip_file
 from raptor.target.device_file import DeviceFile
+from raptor.tools.repair.choose_cores import choose_cores
 from raptor.tools.repair.repair_matrix import RepairMethod
 from raptor.tools.repair.repair_program import ProgramRepairer, make_cell_setup
 from validator.crossbar.repaired_cells import CellRepair, check_repair
@@ -27,11 +32,15 @@ from validator.program.segment_list import require_one_segment
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepairedOutput:
-    """A program of an output directory with the cells of one chip."""
+    """A program of an output directory with the cells of one chip.
+
+    `folder`: the files of the program, on the cores of the chip; in `moved` if they are not those of `source`.
+    """
 
     source: Path
     program: LoadedProgram
     repair: CellRepair
+    moved: "TemporaryDirectory[str] | None" = None
 
     @property
     def layers(self) -> tuple[RepairedLayer, ...]:
@@ -39,6 +48,8 @@ class RepairedOutput:
 
     def save(self, folder: str | Path, *, force: bool = False) -> Path:
         """Writes an output directory that differs from the source in `repair.json`, `chip.json`, cells and manifest.
+
+        If cores moved, their numbers differ, too.
 
         `force`: replace an output directory. Raises `UserError` if the folder may not be replaced or written.
         """
@@ -48,7 +59,8 @@ class RepairedOutput:
             repair_files.REPAIR: file_access.model_to_json(self.repair.table),
             repair_files.CELLS: _pack_arrays(self.repair),
         }
-        return write_variant(self.source, self.program.manifest, contents, target, force=force)
+        refuse_same_folder(target, self.source)
+        return write_variant(self.program.folder, self.program.manifest, contents, target, force=force)
 
 
 def _pack_arrays(repair: CellRepair) -> bytes:
@@ -77,15 +89,49 @@ def repair_output(
     `ProgramRepairer.repair`. Raises `UserError` for a program or a chip that cannot be repaired.
     """
     require_one_segment(folder, "a repair")
-    program = replace(load_output(folder), repair=None, crossbars=None)
+    program = _load_unrepaired(folder)
     if program.trim is not None and program.trim.chip is not None:
         raise UserError(
             f"{folder}: trimmed for {program.trim.chip}; repair the program as it was compiled, then trim the result"
         )
     target = read_stored_target(folder, files.ARCH)
-    repairer = ProgramRepairer(program, target, make_cell_setup(target, device, settings))
+    setup = make_cell_setup(target, device, settings)
+    repairer = ProgramRepairer(program, target, setup)
+    repairer.check_chip(chip)
+    cores, moved = choose_cores(program, repairer.parts, chip), None
+    if cores is not None:
+        moved = TemporaryDirectory(prefix="raptor-repair-")
+        placement = _move_placement(folder, program.manifest, target, chip, cores)
+        program = _load_unrepaired(write_moved(folder, program.manifest, cores, placement, Path(moved.name) / "out"))
+        repairer = ProgramRepairer(program, target, setup)
     found = repairer.repair(chip, RepairMethod(), tick)
+    pairs = tuple((old, new) for old, new in enumerate(cores or ()) if old != new and len(program.streams[new]))
     layers = repairer.describe_layers(found)
-    found = replace(found, table=found.table.model_copy(update={"layers": layers}))
+    found = replace(found, table=found.table.model_copy(update={"layers": layers, "moved": pairs}))
     check_repair(found)
-    return RepairedOutput(folder, program, found)
+    return RepairedOutput(folder, program, found, moved)
+
+
+def _load_unrepaired(folder: Path) -> LoadedProgram:
+    return replace(load_output(folder), repair=None, crossbars=None)
+
+
+def _move_placement(
+    folder: Path, manifest: files.OutputManifest, target: Target, chip: Chip, cores: Sequence[int]
+) -> list[int] | None:
+    """Returns the placement of the mapping of a program whose core k becomes `cores[k]`.
+
+    It numbers the cores that the program may use. None without a mapping, and if it would need another core.
+    """
+    if files.MAPPING not in manifest.files:
+        return None
+    before = after = list(range(target.core_count))
+    if manifest.options.get("chip"):
+        compiled = avoid_defects(target, load_chip_file(folder / repair_files.CHIP), repair_files.CHIP)
+        before = list(compiled.places or before)
+        after = list(avoid_defects(target, chip, "--chip").places or after)
+    stored = json.loads(file_access.read_bytes(folder, files.MAPPING, limit_bytes=2**30))
+    places = (stored["decision"]["placement"] or {}).get("places") or range(len(before))
+    number = {core: k for k, core in enumerate(after)}
+    found = [number.get(cores[before[place]]) for place in places]
+    return [place for place in found if place is not None] if None not in found else None
