@@ -1,6 +1,6 @@
 """Search for places of cores between which no message crosses a dead link: a tabu search by swaps (Glover 1989)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +9,9 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 _STEPS_PER_CORE, _FEWEST_STEPS = 20, 1000
 """Most swaps that are tried: so many for each core, and at least these."""
-_LEAST_REST, _MORE_REST = 4, 13
-"""Steps for which a core that was swapped stays where it is, unless its move is the best so far. They vary in a cycle."""
+_TURNS = 8
+_MOST_REST = 13
+"""Most steps for which cores that were swapped stay, unless a move is the best so far; they vary in a cycle."""
 
 
 def find_places(peers: Sequence[Ints], cut: Bools, forbidden: Bools | None, start: Ints) -> Ints:
@@ -20,11 +21,21 @@ def find_places(peers: Sequence[Ints], cut: Bools, forbidden: Bools | None, star
     the cores with which each exchanges messages. `cut` [places, places], symmetric. `forbidden` [cores, places]; None if
     every core may be everywhere. `start`: places to begin with, of which most stay.
     """
-    found, left = _search(peers, cut, forbidden, start)
-    if left:
-        other, fewer = _search(peers, cut, forbidden, _gather(peers, cut, start))
-        found = other if fewer < left else found
+    found, fewest = start, len(start) ** 2
+    for begin in _list_starts(peers, cut, start):
+        tried, left = _search(peers, cut, forbidden, begin)
+        if left < fewest:
+            found, fewest = tried, left
+        if not left:
+            break
     return found
+
+
+def _list_starts(peers: Sequence[Ints], cut: Bools, start: Ints) -> Iterator[Ints]:
+    """Yields places to begin with: those given, with the cores that talk gathered, and moved along in a circle."""
+    yield start
+    yield _gather(peers, cut, start)
+    yield from (np.roll(start, len(start) * turn // _TURNS) for turn in range(1, _TURNS))
 
 
 def _gather(peers: Sequence[Ints], cut: Bools, start: Ints) -> Ints:
@@ -59,6 +70,7 @@ def _search(peers: Sequence[Ints], cut: Bools, forbidden: Bools | None, start: I
     cores, rests = np.arange(len(places)), np.zeros(len(places), np.int64)
     here = faults[cores, places]
     total, best, found = int(here.sum()), int(here.sum()), places.copy()
+    rest = 1 + min(_MOST_REST, len(places) // 2)
     for step in range(max(_FEWEST_STEPS, _STEPS_PER_CORE * len(places))):
         wrong = np.flatnonzero(here)
         if not len(wrong):
@@ -80,7 +92,7 @@ def _search(peers: Sequence[Ints], cut: Bools, forbidden: Bools | None, start: I
         places[core], places[other], at[mine], at[place] = place, mine, other, core
         here = faults[cores, places]
         total = int(here.sum())
-        rests[[core, other]] = step + _LEAST_REST + step % _MORE_REST
+        rests[core] = step + 1 + step % rest
         if total < best:
             best, found = total, places.copy()
     return found, best

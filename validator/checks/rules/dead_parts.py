@@ -42,6 +42,8 @@ def chip_size(subject: CheckSubject) -> Iterator[RuleHit]:
         wanted = (target.core_count, target.xbars_per_core, target.xbar_rows, target.xbar_cols)
         if wanted != (size.cores, size.crossbars, size.rows, size.columns):
             yield RuleHit("the architecture has other numbers of cores, crossbars, rows or columns")
+        if chip.file.dead_links and target.mesh_cols != size.mesh_columns:
+            yield RuleHit(f"the mesh has rows of {target.mesh_cols} cores, the chip's of {size.mesh_columns}")
     if repair is not None and repair.chip_sha256 != chip.digest:
         yield RuleHit(f"the program is repaired for chip {repair.chip!r}, not for this file of {chip.file.name!r}")
 
