@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from raptor.common.errors import CapacityError
+from raptor.common.errors import DeadLinkError
 from raptor.common.option_spelling import spell_option
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import CorePlacement, LineFlow
@@ -20,13 +20,14 @@ def choose_placement(graph: Graph, done: DecisionProgress, arch: Target) -> Deci
 
     Only flows by line are optimised: in the others, each virtual core stays at the place of its number, unless a
     message would cross a dead link. Raises `RefinementError` if a stored refinement does not fit the computes on which
-    the placement depends, and `CapacityError` if messages cross dead links at all places that were tried.
+    the placement depends, and `DeadLinkError` if messages cross dead links at all places that were tried.
     """
     decision, cut = done.decision, done.partition
-    if decision.placement is None:
+    has_dead_links = arch.defects is not None and arch.defects.cut_routes is not None
+    if decision.placement is None or has_dead_links:
         cut = cut or partition(graph, decision, arch)
+    if cut is not None and decision.placement is None:
         found: tuple[int, ...] = ()
-        has_dead_links = arch.defects is not None and arch.defects.cut_routes is not None
         if (isinstance(decision.flow, LineFlow) or has_dead_links) and cut.cores:
             found = tuple(find_placement(list_messages(cut, arch), arch).tolist())
         is_numbered = found == tuple(range(len(found)))
@@ -38,14 +39,14 @@ def choose_placement(graph: Graph, done: DecisionProgress, arch: Target) -> Deci
 
 
 def _check_links(placed: PlacedGraph, arch: Target) -> None:
-    """Raises `CapacityError` if a message crosses a dead link."""
+    """Raises `DeadLinkError` if a message crosses a dead link."""
     pairs = np.unique(list_messages(placed, arch)[:, :2], axis=0)
     cut = find_cut_pairs(pairs, arch)
     if not len(cut):
         return
     assert arch.defects is not None, "only defects cut routes"
     sender, receiver = cut[0].tolist()
-    raise CapacityError(
+    raise DeadLinkError(
         "pairs of cores that exchange messages without a dead link on their way",
         len(pairs),
         len(pairs) - len(cut),

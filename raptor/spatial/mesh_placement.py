@@ -97,7 +97,7 @@ def _find_cut_places(arch: Target) -> Bools | None:
     """Returns [places, places]: whether dead links cut the two; None if no links are dead."""
     routes = None if arch.defects is None else arch.defects.cut_routes
     places = usable_cores(arch)
-    return None if routes is None else routes.cut(places[:, None], places)
+    return None if routes is None else routes.cut_pairs(places)
 
 
 def flit_distance(messages: Ints, placement: Ints, arch: Target) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 
 from raptor.common.errors import UserError
 from raptor.target.arch.target import Target, intern_target
+from raptor.target.avoid_links import list_clear_places
 from raptor.target.chip_file import Chip
 
 
@@ -77,9 +78,26 @@ def describe_loss(target: Target) -> str:
     if target.defects is None:
         return ""
     chip, hardware, used = target.defects, target.core.xbar_count, target.xbars_per_core
-    links = f" and {len(chip.file.dead_links)} links" if chip.file.dead_links else ""
+    links, clear = f" and {len(chip.file.dead_links)} links" if chip.file.dead_links else "", ""
+    if chip.cut_routes is not None:
+        found = len(list_clear_cores(target))
+        clear = f"; between any two of {found} of these, messages cross no dead link"
     return (
         f"chip {chip.file.name!r}: {len(chip.dead_cores)} of {target.core_count} cores{links} are dead; the program may use "
         f"{used} of {hardware} crossbars of a core, in the {target.usable_cores} cores that have as many without dead "
-        "rows and columns"
+        f"rows and columns{clear}"
     )
+
+
+def list_usable_cores(target: Target) -> list[int]:
+    """Returns the cores that a program may use, in ascending order."""
+    return list(range(target.core_count) if target.places is None else target.places)
+
+
+def list_clear_cores(target: Target) -> list[int]:
+    """Returns cores that a program may use, between any two of which messages cross no dead link; all if none is dead."""
+    usable = list_usable_cores(target)
+    routes = None if target.defects is None else target.defects.cut_routes
+    if routes is None:
+        return usable
+    return sorted(usable[place] for place in list_clear_places(routes.cut_pairs(np.array(usable, np.int64))))

@@ -38,16 +38,21 @@ def _list_starts(peers: Sequence[Ints], cut: Bools, start: Ints) -> Iterator[Int
     yield from (np.roll(start, len(start) * turn // _TURNS) for turn in range(1, _TURNS))
 
 
+def list_clear_places(cut: Bools) -> list[int]:
+    """Returns places of which no two are cut, as many as are found: first those with the fewest cuts."""
+    clear: list[int] = []
+    for place in np.argsort(cut.sum(axis=1), kind="stable").tolist():
+        if not cut[place, clear].any():
+            clear.append(place)
+    return clear
+
+
 def _gather(peers: Sequence[Ints], cut: Bools, start: Ints) -> Ints:
     """Returns places with the cores that exchange messages where no two are cut, as far as there are such places.
 
-    Places with the fewest cuts are taken first. Cores at them stay.
+    Cores at such places stay.
     """
-    order = np.argsort(cut.sum(axis=1), kind="stable")
-    clear: list[int] = []
-    for place in order.tolist():
-        if not cut[place, clear].any():
-            clear.append(place)
+    clear = list_clear_places(cut)
     at, places = np.argsort(start), start.copy()
     talks = np.array([len(others) > 0 for others in peers])
     free = [place for place in clear if not talks[at[place]]]

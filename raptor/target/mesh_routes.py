@@ -47,3 +47,7 @@ class CutRoutes:
             | (self.down[row_a, col_b] != self.down[row_b, col_b])
         )
         return found
+
+    def cut_pairs(self, cores: Ints) -> Bools:
+        """Returns [cores, cores]: whether a route between two of some cores is cut."""
+        return self.cut(cores[:, None], cores)

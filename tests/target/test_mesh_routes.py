@@ -7,22 +7,7 @@ import pytest
 
 from raptor.target.avoid_links import find_places
 from raptor.target.mesh_routes import CutRoutes
-
-Link = tuple[int, int]
-
-
-def walk(source: int, to: int, cols: int) -> set[Link]:
-    """Returns the links of a route, one step after another: first along the row, then along the column."""
-    at, links = source, set[Link]()
-    while at != to:
-        if at % cols != to % cols:
-            step = 1 if at % cols < to % cols else -1
-        else:
-            step = cols if at < to else -cols
-        links.add((min(at, at + step), max(at, at + step)))
-        at += step
-    return links
-
+from tests.mesh_walks import Link, walk
 
 def draw_links(rng: np.random.Generator, rows: int, cols: int, count: int) -> list[Link]:
     places = range(rows * cols)

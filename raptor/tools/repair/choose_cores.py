@@ -138,7 +138,7 @@ def _avoid_links(
     forbidden = np.zeros((len(places), len(places)), np.bool_)
     forbidden[used] = costs > costs[np.arange(len(used)), places[used]][:, None]
     every = np.arange(len(places))
-    found = find_places(peers, chip.cut_routes.cut(every[:, None], every), forbidden, places)
+    found = find_places(peers, chip.cut_routes.cut_pairs(every), forbidden, places)
     cut = _find_cut(peers, chip, found)
     if cut or forbidden[every, found].any():
         pairs = sum(len(others) for others in peers) // 2

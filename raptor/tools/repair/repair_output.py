@@ -6,7 +6,9 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
+from weakref import finalize
 
 import numpy as np
 
@@ -30,17 +32,16 @@ from validator.program.program import LoadedProgram
 from validator.program.segment_list import require_one_segment
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class RepairedOutput:
     """A program of an output directory with the cells of one chip.
 
-    `folder`: the files of the program, on the cores of the chip; in `moved` if they are not those of `source`.
+    If cores moved, the files of `program` are in a temporary folder, which goes with this object.
     """
 
     source: Path
     program: LoadedProgram
     repair: CellRepair
-    moved: "TemporaryDirectory[str] | None" = None
 
     @property
     def layers(self) -> tuple[RepairedLayer, ...]:
@@ -98,18 +99,31 @@ def repair_output(
     setup = make_cell_setup(target, device, settings)
     repairer = ProgramRepairer(program, target, setup)
     repairer.check_chip(chip)
-    cores, moved = choose_cores(program, repairer.parts, chip), None
-    if cores is not None:
-        moved = TemporaryDirectory(prefix="raptor-repair-")
+    cores = choose_cores(program, repairer.parts, chip)
+    if cores is None:
+        return RepairedOutput(folder, program, _repair(repairer, chip, (), tick))
+    moved = Path(mkdtemp(prefix="raptor-repair-"))
+    try:
         placement = _move_placement(folder, program.manifest, target, chip, cores)
-        program = _load_unrepaired(write_moved(folder, program.manifest, cores, placement, Path(moved.name) / "out"))
-        repairer = ProgramRepairer(program, target, setup)
+        program = _load_unrepaired(write_moved(folder, program.manifest, cores, placement, moved / "out"))
+        pairs = [(old, new) for old, new in enumerate(cores) if old != new and len(program.streams[new])]
+        made = RepairedOutput(folder, program, _repair(ProgramRepairer(program, target, setup), chip, pairs, tick))
+    except BaseException:
+        rmtree(moved, ignore_errors=True)
+        raise
+    finalize(made, rmtree, moved, ignore_errors=True)
+    return made
+
+
+def _repair(
+    repairer: ProgramRepairer, chip: Chip, moved: Sequence[tuple[int, int]], tick: Callable[[], None]
+) -> CellRepair:
+    """Returns the checked repair of a program. `moved`: see `RepairTable`."""
     found = repairer.repair(chip, RepairMethod(), tick)
-    pairs = tuple((old, new) for old, new in enumerate(cores or ()) if old != new and len(program.streams[new]))
-    layers = repairer.describe_layers(found)
-    found = replace(found, table=found.table.model_copy(update={"layers": layers, "moved": pairs}))
+    table = found.table.model_copy(update={"layers": repairer.describe_layers(found), "moved": tuple(moved)})
+    found = replace(found, table=table)
     check_repair(found)
-    return RepairedOutput(folder, program, found, moved)
+    return found
 
 
 def _load_unrepaired(folder: Path) -> LoadedProgram:
