@@ -23,12 +23,12 @@ def choose_placement(graph: Graph, done: DecisionProgress, arch: Target) -> Deci
     the placement depends, and `DeadLinkError` if messages cross dead links at all places that were tried.
     """
     decision, cut = done.decision, done.partition
-    has_dead_links = arch.defects is not None and arch.defects.cut_routes is not None
-    if decision.placement is None or has_dead_links:
+    if decision.placement is None or arch.cut_routes is not None:
         cut = cut or partition(graph, decision, arch)
-    if cut is not None and decision.placement is None:
+    if decision.placement is None:
+        assert cut is not None, "made just before"
         found: tuple[int, ...] = ()
-        if (isinstance(decision.flow, LineFlow) or has_dead_links) and cut.cores:
+        if (isinstance(decision.flow, LineFlow) or arch.cut_routes is not None) and cut.cores:
             found = tuple(find_placement(list_messages(cut, arch), arch).tolist())
         is_numbered = found == tuple(range(len(found)))
         decision = replace(decision, placement=CorePlacement(() if is_numbered else found))

@@ -14,7 +14,7 @@ from raptor.mapping.decision import Decision
 from raptor.spatial.ir import Copy
 from raptor.spatial.placed_graph import Partition, PlacedGraph
 from raptor.target.arch import Target
-from raptor.target.avoid_links import find_places
+from raptor.target.avoid_links import find_uncut_places
 from raptor.target.timing import message_flits
 
 Ints = npt.NDArray[np.int64]
@@ -77,7 +77,7 @@ def find_placement(messages: Ints, arch: Target) -> Ints:
     exchanged, start, clashes = list(zip(peers, flits, strict=True)), np.arange(count), None
     cut = _find_cut_places(arch)
     if cut is not None:
-        start = find_places(peers, cut, None, start)
+        start = find_uncut_places(peers, cut, None, start)
         lines = _join_lines(np.arange(count), np.zeros(count, np.int64), cut.astype(np.float64), np.zeros((1, 1)))
         clashes = _Ways([(others, np.ones_like(others)) for others in peers], *lines, start)
     ways = _Ways(exchanged, *_distances(arch), start)
@@ -89,15 +89,12 @@ def find_placement(messages: Ints, arch: Target) -> Ints:
 
 def find_cut_pairs(pairs: Ints, arch: Target) -> Ints:
     """Returns those of some pairs of cores of the chip, [pairs, 2], that cannot exchange messages: links are dead."""
-    routes = None if arch.defects is None else arch.defects.cut_routes
-    return pairs[:0] if routes is None else pairs[routes.cut(*pairs.T)]
+    return pairs[:0] if arch.cut_routes is None else pairs[arch.cut_routes.cut(*pairs.T)]
 
 
 def _find_cut_places(arch: Target) -> Bools | None:
     """Returns [places, places]: whether dead links cut the two; None if no links are dead."""
-    routes = None if arch.defects is None else arch.defects.cut_routes
-    places = usable_cores(arch)
-    return None if routes is None else routes.cut_pairs(places)
+    return None if arch.cut_routes is None else arch.cut_routes.cut_pairs(usable_cores(arch))
 
 
 def flit_distance(messages: Ints, placement: Ints, arch: Target) -> float:

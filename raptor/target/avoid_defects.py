@@ -97,7 +97,7 @@ def list_usable_cores(target: Target) -> list[int]:
 def list_clear_cores(target: Target) -> list[int]:
     """Returns cores that a program may use, between any two of which messages cross no dead link; all if none is dead."""
     usable = list_usable_cores(target)
-    routes = None if target.defects is None else target.defects.cut_routes
-    if routes is None:
+    if target.cut_routes is None:
         return usable
-    return sorted(usable[place] for place in list_clear_places(routes.cut_pairs(np.array(usable, np.int64))))
+    cut = target.cut_routes.cut_pairs(np.array(usable, np.int64))
+    return sorted(usable[place] for place in list_clear_places(cut))

@@ -14,7 +14,7 @@ _MOST_REST = 13
 """Most steps for which cores that were swapped stay, unless a move is the best so far; they vary in a cycle."""
 
 
-def find_places(peers: Sequence[Ints], cut: Bools, forbidden: Bools | None, start: Ints) -> Ints:
+def find_uncut_places(peers: Sequence[Ints], cut: Bools, forbidden: Bools | None, start: Ints) -> Ints:
     """Returns the place of each core [cores], a permutation with as few faults as the search finds.
 
     A fault is a core at a place that is forbidden for it, or two cores with messages at places that are cut. `peers`:

@@ -71,6 +71,10 @@ def test_what_works_of_a_core():
     assert [chip.list_crossbars(core) for core in range(4)] == [[0, 1, 2], [0, 2], [0, 1], []]
     # A spare crossbar stands in for the one with a dead row, a spare column for a dead one, but not for two.
     assert [chip.count_whole_crossbars(core) for core in range(4)] == [2, 2, 1, 0]
+    # A matrix needs the first rows and columns alone.
+    lower = make(arrays=[array(rows=[2], columns=[2, 3])])
+    needs = [(2, 2), (3, 2), (2, 3), (2, 4)]
+    assert [lower.has_whole_lines(1, 0, 0, *need) for need in needs] == [True, False, True, False]
 
 
 def test_equal_files_have_equal_bytes_and_digests(tmp_path: Path):

@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from raptor.target.avoid_links import find_places
+from raptor.target.avoid_links import find_uncut_places
 from raptor.target.mesh_routes import CutRoutes
 from tests.mesh_walks import Link, walk
 
@@ -41,13 +41,13 @@ def test_places_are_found_if_there_are_some():
         peers = [np.flatnonzero(row) for row in talks | talks.T]
         listed = [others.tolist() for others in peers]
         least = min(count_faults(listed, cut, forbidden, places) for places in permutations(range(6)))
-        found = find_places(peers, cut, forbidden, every)
+        found = find_uncut_places(peers, cut, forbidden, every)
         assert sorted(found.tolist()) == every.tolist()
         left = count_faults(listed, cut, forbidden, tuple(found.tolist()))
         assert (left == 0) == (least == 0)
         feasible += least == 0
         if not left:
-            assert np.array_equal(find_places(peers, cut, forbidden, found), found)
+            assert np.array_equal(find_uncut_places(peers, cut, forbidden, found), found)
     assert 10 < feasible < 40
 
 
@@ -56,5 +56,5 @@ def test_cores_that_talk_to_all_are_gathered_on_one_side():
     every = np.arange(16)
     cut = CutRoutes.from_links([(5, 6)], 16, 4).cut(every[:, None], every)
     peers = [np.array([b for b in range(9) if b != a]) if a < 9 else np.zeros(0, np.int64) for a in range(16)]
-    found = find_places(peers, cut, None, every)
+    found = find_uncut_places(peers, cut, None, every)
     assert not cut[np.ix_(found[:9], found[:9])].any()

@@ -15,7 +15,6 @@ from raptor.spatial.ir import Copy
 from raptor.spatial.placed_graph import Partition, PlacedGraph, Schedule
 from raptor.spatial.verification.verify_tiles import verify_spatial
 from raptor.target.arch import Target
-from raptor.target.chip_file import Chip
 
 Ints = npt.NDArray[np.int64]
 
@@ -53,13 +52,12 @@ def verify_placed(placed: PlacedGraph, partition: Partition, arch: Target) -> No
         core, times = max(Counter(pair[side] for pair in renamed).items(), key=lambda item: item[1], default=(0, 1))
         if times > 1:
             raise VerifyError(f"place_cores: {kind} {core} stands for {times} others, not one")
-    if arch.defects is not None:
-        _check_routes(placed, arch.defects)
+    _check_routes(placed, arch)
 
 
-def _check_routes(placed: PlacedGraph, chip: Chip) -> None:
+def _check_routes(placed: PlacedGraph, arch: Target) -> None:
     """Raises `VerifyError` if a tile is read on a core to which dead links cut the way from its maker's core."""
-    if chip.cut_routes is None:
+    if arch.cut_routes is None:
         return
     flow, cores = placed.graph.dataflow, np.array(placed.cores, np.int64)
     home = np.full(len(flow.tiles), -1)
@@ -67,7 +65,7 @@ def _check_routes(placed: PlacedGraph, chip: Chip) -> None:
     source, to = home[flow.read_tile], cores[flow.op_compute[flow.read_op]]
     away = (source >= 0) & (source != to)
     pairs = np.unique(np.stack([source[away], to[away]], axis=1), axis=0)
-    for first, second in pairs[chip.cut_routes.cut(*pairs.T)][:1].tolist():
+    for first, second in pairs[arch.cut_routes.cut(*pairs.T)][:1].tolist():
         raise VerifyError(f"place_cores: cores {first} and {second} exchange values over a dead link")
 
 

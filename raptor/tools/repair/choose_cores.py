@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.target.avoid_links import find_places
+from raptor.target.avoid_links import find_uncut_places
 from raptor.target.chip_file import Chip
 from raptor.target.isa import OPCODE
 from raptor.tools.repair.choose_crossbars import CrossbarPart, assign_rows
@@ -138,7 +138,7 @@ def _avoid_links(
     forbidden = np.zeros((len(places), len(places)), np.bool_)
     forbidden[used] = costs > costs[np.arange(len(used)), places[used]][:, None]
     every = np.arange(len(places))
-    found = find_places(peers, chip.cut_routes.cut_pairs(every), forbidden, places)
+    found = find_uncut_places(peers, chip.cut_routes.cut_pairs(every), forbidden, places)
     cut = _find_cut(peers, chip, found)
     if cut or forbidden[every, found].any():
         pairs = sum(len(others) for others in peers) // 2
