@@ -7,10 +7,8 @@ def walk(source: int, to: int, cols: int) -> set[Link]:
     """Returns the links of a route, one step after another: first along the row, then along the column."""
     at, links = source, set[Link]()
     while at != to:
-        if at % cols != to % cols:
-            step = 1 if at % cols < to % cols else -1
-        else:
-            step = cols if at < to else -cols
+        across, down = to % cols - at % cols, to // cols - at // cols
+        step = across // abs(across) if across else cols * (down // abs(down))
         links.add((min(at, at + step), max(at, at + step)))
         at += step
     return links

@@ -265,7 +265,7 @@ def _decide(graph: Graph, request: CompileRequest, driver: Driver) -> tuple[Deci
 def _decide_on_clear_cores(
     graph: Graph, request: CompileRequest, driver: Driver
 ) -> tuple[DecisionSource, pipeline.Completed]:
-    """Decides as `_decide` on cores between any two of which no dead link is. Raises `CapacityError` if they are too few.
+    """Decides as `_decide` on cores between any two of which no dead link is. Raises `CapacityError` if they are few.
 
     The decision is then one for all usable cores, some of which are idle.
     """

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,7 @@ def move_stream(records: Records, cores: Sequence[int]) -> Records:
     return moved
 
 
-def _move_file(
-    name: str, content: bytes, cores: Sequence[int], places: Sequence[int] | None
-) -> tuple[str, bytes]:
+def _move_file(name: str, content: bytes, cores: Sequence[int], places: Sequence[int] | None) -> tuple[str, bytes]:
     """Returns the new name and content of a file."""
     found = _OF_CORE.fullmatch(name)
     if found is not None:
@@ -109,13 +108,15 @@ def _move_resident(table: dict[str, Any], cores: Sequence[int]) -> None:
 
 def _move_report(table: dict[str, Any], cores: Sequence[int]) -> None:
     for layer in table["layers"]:
-        layer["cores"] = sorted(cores[core] for core in layer["cores"])
+        used: list[int] = layer["cores"]
+        layer["cores"] = sorted(cores[core] for core in used)
     _move_cores(table, cores)
 
 
 def _move_cores(table: dict[str, Any], cores: Sequence[int]) -> None:
-    _move_entries(table["cores"], cores)
-    table["cores"].sort(key=lambda entry: entry["core"])
+    entries: list[dict[str, Any]] = table["cores"]
+    _move_entries(entries, cores)
+    entries.sort(key=itemgetter("core"))
 
 
 def _move_entries(entries: Sequence[dict[str, Any]], cores: Sequence[int]) -> None:

@@ -26,7 +26,6 @@ def check_chip_fits(chip: Chip, target: Target, where: str) -> None:
             f"{target.cell_bits}; take the file of a chip of this architecture"
         )
 
-
     if chip.file.dead_links:
         _check_mesh(chip, target, where)
 
@@ -83,9 +82,9 @@ def describe_loss(target: Target) -> str:
         found = len(list_clear_cores(target))
         clear = f"; between any two of {found} of these, messages cross no dead link"
     return (
-        f"chip {chip.file.name!r}: {len(chip.dead_cores)} of {target.core_count} cores{links} are dead; the program may use "
-        f"{used} of {hardware} crossbars of a core, in the {target.usable_cores} cores that have as many without dead "
-        f"rows and columns{clear}"
+        f"chip {chip.file.name!r}: {len(chip.dead_cores)} of {target.core_count} cores{links} are dead; the program "
+        f"may use {used} of {hardware} crossbars of a core, in the {target.usable_cores} cores that have as many "
+        f"without dead rows and columns{clear}"
     )
 
 
@@ -95,7 +94,7 @@ def list_usable_cores(target: Target) -> list[int]:
 
 
 def list_clear_cores(target: Target) -> list[int]:
-    """Returns cores that a program may use, between any two of which messages cross no dead link; all if none is dead."""
+    """Returns cores that a program may use, such that no message between two of them crosses a dead link."""
     usable = list_usable_cores(target)
     if target.cut_routes is None:
         return usable

@@ -18,8 +18,8 @@ def find_uncut_places(peers: Sequence[Ints], cut: Bools, forbidden: Bools | None
     """Returns the place of each core [cores], a permutation with as few faults as the search finds.
 
     A fault is a core at a place that is forbidden for it, or two cores with messages at places that are cut. `peers`:
-    the cores with which each exchanges messages. `cut` [places, places], symmetric. `forbidden` [cores, places]; None if
-    every core may be everywhere. `start`: places to begin with, of which most stay.
+    the cores with which each exchanges messages. `cut` [places, places], symmetric. `forbidden` [cores, places]; None
+    if every core may be everywhere. `start`: places to begin with, of which most stay.
     """
     found, fewest = start, len(start) ** 2
     for begin in _list_starts(peers, cut, start):

@@ -237,9 +237,7 @@ class Chip:
 
     def _is_whole(self, core: int, crossbar: int) -> bool:
         size = self.size
-        return all(
-            self.has_whole_lines(core, crossbar, array, size.rows, size.columns) for array in range(size.arrays)
-        )
+        return all(self.has_whole_lines(core, crossbar, array, size.rows, size.columns) for array in range(size.arrays))
 
     def has_whole_lines(self, core: int, crossbar: int, array: int, rows: int, columns: int) -> bool:
         """Checks that none of the first rows of an array is dead, and that spares replace all its dead columns."""

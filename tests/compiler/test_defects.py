@@ -58,9 +58,7 @@ def write_chip(path: Path, file: ChipFile) -> Path:
 def list_pairs(out: Path) -> set[tuple[int, int]]:
     """Returns the pairs of cores of all messages."""
     streams, talks = load_output(out).streams, [OPCODE["send"], OPCODE["recv"]]
-    return {
-        (core, other) for core, s in enumerate(streams) for other in s["a"][np.isin(s["opcode"], talks)].tolist()
-    }
+    return {(core, other) for core, s in enumerate(streams) for other in s["a"][np.isin(s["opcode"], talks)].tolist()}
 
 
 def find_used_cores(out: Path) -> set[int]:
@@ -104,7 +102,9 @@ def test_a_program_that_would_use_all_cores_uses_those_without_dead_links(mappin
     """A row of a mesh of four by three is cut in two places, so a core of it reaches no other core."""
     file = draw_chip(SIZE, DefectRates(), 0).model_copy(update={"dead_links": ((4, 5), (5, 6))})
     chip = write_chip(tmp_path / "chip.json", file)
-    out = raptor.compile(perceptron(), **{**TINY, "xbars_per_core": 6}, mapping=mapping, chip=chip).save(tmp_path / "out")
+    out = raptor.compile(perceptron(), **{**TINY, "xbars_per_core": 6}, mapping=mapping, chip=chip).save(
+        tmp_path / "out"
+    )
     assert not any({(4, 5), (5, 6)} & walk(*pair, SIZE.mesh_columns) for pair in list_pairs(out))
     assert raptor.load(out).validate(samples=1).passed
     assert raptor.load(out).explain().layers
@@ -112,7 +112,7 @@ def test_a_program_that_would_use_all_cores_uses_those_without_dead_links(mappin
 
 @pytest.mark.parametrize("mapping", ["rows", "raptor"])
 def test_places_around_dead_links_are_those_of_the_file(mapping: str, tmp_path: Path):
-    """A mapping of a chip whose links work is refused on one whose are dead, and taken there where they are not used."""
+    """A mapping of a chip whose links work is refused on one with dead links that it uses, and else taken."""
     model = perceptron()
     plain = raptor.compile(model, **TINY, mapping=mapping).save(tmp_path / "plain")
     cut = next(iter(walk(*next(iter(list_pairs(plain))), SIZE.mesh_columns)))

@@ -9,6 +9,7 @@ from raptor.target.avoid_links import find_uncut_places
 from raptor.target.mesh_routes import CutRoutes
 from tests.mesh_walks import Link, walk
 
+
 def draw_links(rng: np.random.Generator, rows: int, cols: int, count: int) -> list[Link]:
     places = range(rows * cols)
     links = [(k, k + 1) for k in places if (k + 1) % cols] + [(k, k + cols) for k in places if k + cols < rows * cols]

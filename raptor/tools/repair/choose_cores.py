@@ -67,7 +67,9 @@ def _fits(part: CrossbarPart, chip: Chip, core: int, crossbar: int) -> bool:
     )
 
 
-def _count_costs(used: Sequence[int], parts: Mapping[int, Sequence[CrossbarPart]], chip: Chip) -> npt.NDArray[np.float64]:
+def _count_costs(
+    used: Sequence[int], parts: Mapping[int, Sequence[CrossbarPart]], chip: Chip
+) -> npt.NDArray[np.float64]:
     """Returns [used cores, cores of the chip]: costs as `_count_lost`, at most, without a look at single matrices."""
     cores = range(chip.size.cores)
     working = np.array([len(chip.list_crossbars(core)) for core in cores])
@@ -88,7 +90,11 @@ def _count_hops(used: Sequence[int], chip: Chip) -> npt.NDArray[np.float64]:
 
 
 def _check_places(
-    chip: Chip, used: Sequence[int], parts: Mapping[int, Sequence[CrossbarPart]], costs: npt.NDArray[np.float64], places: Ints
+    chip: Chip,
+    used: Sequence[int],
+    parts: Mapping[int, Sequence[CrossbarPart]],
+    costs: npt.NDArray[np.float64],
+    places: Ints,
 ) -> None:
     """Raises `UserError` if a core of the program got one that cannot hold its matrices."""
     wrong = [core for row, core in enumerate(used) if costs[row, places[core]] >= _IMPOSSIBLE]
@@ -97,9 +103,9 @@ def _check_places(
     most = max(wrong, key=lambda core: len(parts.get(core, ())))
     needs = f"{len(parts.get(most, ()))} crossbars" if most in parts else "a core that works"
     raise UserError(
-        f"--chip: chip {chip.file.name!r}: {len(chip.dead_cores)} of {chip.size.cores} cores are dead; the program uses "
-        f"{len(used)}, and for {len(wrong)} of them there is no core with as many working crossbars (core {most} needs "
-        f"{needs}); compile the model with --chip, which uses what works"
+        f"--chip: chip {chip.file.name!r}: {len(chip.dead_cores)} of {chip.size.cores} cores are dead; the program "
+        f"uses {len(used)}, and for {len(wrong)} of them there is no core with as many working crossbars (core {most} "
+        f"needs {needs}); compile the model with --chip, which uses what works"
     )
 
 
@@ -110,7 +116,8 @@ def _find_peers(program: LoadedProgram) -> list[Ints]:
     auxiliary = program.resident.auxiliary.values() if program.resident is not None else ()
     for streams in (program.streams, *auxiliary):
         for core, records in enumerate(streams):
-            for other in np.unique(records["a"][np.isin(records["opcode"], _PARTNERS)]).tolist():
+            partners: list[int] = records["a"][np.isin(records["opcode"], _PARTNERS)].tolist()
+            for other in set(partners):
                 found[core].add(other)
                 found[other].add(core)
     return [np.array(sorted(others), np.int64) for others in found]

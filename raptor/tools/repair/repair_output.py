@@ -145,7 +145,8 @@ def _move_placement(
         before = list(compiled.places or before)
         after = list(avoid_defects(target, chip, "--chip").places or after)
     stored = json.loads(file_access.read_bytes(folder, files.MAPPING, limit_bytes=2**30))
-    places = (stored["decision"]["placement"] or {}).get("places") or range(len(before))
+    placement: dict[str, list[int]] = stored["decision"]["placement"] or {}
+    places = placement.get("places") or list(range(len(before)))
     number = {core: k for k, core in enumerate(after)}
     found = [number.get(cores[before[place]]) for place in places]
     return [place for place in found if place is not None] if None not in found else None

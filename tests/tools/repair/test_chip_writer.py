@@ -133,11 +133,16 @@ def test_csv_of_bytes(tmp_path: Path):
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     words = ("arch", "defects", "bench", "--cores", "4", "--xbar", "16", "--xbars-per-core", "2")
-    done = invoke(*words, "--stuck", "0.01", "--dead-cores", "1", "--spare-crossbars", "1", "--seed", "5", "--dead-links", "2")
+    done = invoke(
+        *words, "--stuck", "0.01", "--dead-cores", "1", "--spare-crossbars", "1", "--seed", "5", "--dead-links", "2"
+    )
     assert done.exit_code == 0
     chip = load_chip_file(tmp_path / "chip.json")
     stuck = sum(len(a.off) + len(a.on) for a in chip.file.arrays)
-    assert done.output == f"chip.json: 4 cores with 3 crossbars of 16x16: {stuck} stuck cells, 1 dead cores, 2 dead links\n"
+    assert (
+        done.output
+        == f"chip.json: 4 cores with 3 crossbars of 16x16: {stuck} stuck cells, 1 dead cores, 2 dead links\n"
+    )
     assert (chip.size.arrays, chip.size.converters, chip.size.all_crossbars) == (2, 16, 3)
     assert "exists" in str(invoke(*words).exception)
     (tmp_path / "t.csv").write_text("core,defect\n3,dead\n")

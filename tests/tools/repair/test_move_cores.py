@@ -1,4 +1,4 @@
-"""`raptor repair` moves the work of cores that do not do: dead ones, those with too few crossbars, and by dead links."""
+"""`raptor repair` moves the work of cores that are dead, or have too few crossbars, and of messages over dead links."""
 
 import json
 from pathlib import Path

@@ -134,8 +134,16 @@ def test_a_cluster_changes_nothing(folder: Path, tmp_path: Path):
         assert done.exit_code == 0, done.exception
         assert done.stdout == alone.stdout
     source = YieldSource(folder / "out", folder / "test.npz", 5, None, {"encoding": "differential_analog"})
-    sizes = {"chips": 1, "seed": 0, "least": 0.9, "candidates": 6, "spare_columns": 0}
-    task = YieldTask(rates=(0.05,), others=DefectRates(), methods=("sums",), **sizes)
+    task = YieldTask(
+        rates=(0.05,),
+        others=DefectRates(),
+        methods=("sums",),
+        chips=1,
+        seed=0,
+        least=0.9,
+        candidates=6,
+        spare_columns=0,
+    )
     (found,) = _measure_on_worker(source, task, source.find_digests(), (0.05, 0))
     assert found[0] == "sums"
     shutil.copytree(folder / "out", tmp_path / "out")
