@@ -140,11 +140,11 @@ def measure_yield(
     threads = min(workers, count)
     measured = _prepare(source, task, workers // threads)
     program, setup, read = (own := measured.find()).program, own.repairer.setup, own.data
-    exact = own.top1(program)
     chips = [(rate, task.seed + number) for rate in task.rates for number in range(task.chips)]
     found: dict[tuple[float, str], list[float]] = {(rate, name): [] for rate in task.rates for name in task.methods}
-    start = perf_counter()  # the program without defects has compiled the kernels
     with _open_executor(source, task, threads, measured) as (executor, measure, at_once):
+        exact = own.top1(program)
+        start = perf_counter()  # the program without defects has compiled the kernels
         parts = (chips[at : at + _AT_ONCE] for at in range(0, count, _AT_ONCE))
         results = (result for part in parts for result in executor.map(measure, part))
         for done, ((rate, _), tops) in enumerate(zip(chips, results, strict=True), 1):
