@@ -10,6 +10,7 @@ Bools = npt.NDArray[np.bool_]
 _STEPS_PER_CORE, _FEWEST_STEPS = 20, 1000
 """Most swaps that are tried: so many for each core, and at least these."""
 _TURNS = 8
+"""Parts of a circle by which places are moved along for further starts of the search."""
 _MOST_REST = 13
 """Most steps for which cores that were swapped stay, unless a move is the best so far; they vary in a cycle."""
 

@@ -39,11 +39,8 @@ def choose_cores(program: LoadedProgram, parts: Mapping[int, Sequence[CrossbarPa
     places = here.copy()
     places[used] = assign_rows(costs + _count_hops(used, chip))
     _check_places(chip, used, parts, costs, places)
-    idle = sorted(set(here.tolist()) - set(used))
-    free = set(here.tolist()) - set(places[used].tolist())
-    for core in [core for core in idle if core in free]:
-        free.remove(core)
-    places[[core for core in idle if places[core] in set(places[used].tolist())]] = sorted(free)
+    idle, free = np.setdiff1d(here, used), np.setdiff1d(here, places[used])
+    places[np.setdiff1d(idle, free)] = np.setdiff1d(free, idle)
     places = _avoid_links(chip, peers, used, costs, places)
     return None if (places == here).all() else places.tolist()
 
