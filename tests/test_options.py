@@ -291,6 +291,7 @@ COMMANDS = {
             "--candidates": ("--candidates", "3"),
             "--seed": ("--seed", "50"),
             "--workers": ("--workers", "3"),
+            "--scheduler": ("--scheduler", "tcp:/127.0.0.1"),
             "--plot": ("--plot", "yield.html"),
             "--csv": ("--csv", "found.csv"),
             "--quiet": ("--quiet",),
@@ -425,6 +426,7 @@ COMMANDS = {
             "--dead-converters": ("--dead-converters", "0.01"),
             "--dead-crossbars": ("--dead-crossbars", "0.01"),
             "--dead-cores": ("--dead-cores", "2"),
+            "--dead-links": ("--dead-links", "2"),
             "--spare-crossbars": ("--spare-crossbars", "1"),
             "--spare-columns": ("--spare-columns", "1"),
             "--single": ("--single",),
@@ -484,6 +486,7 @@ SHARES = {
 ALWAYS_REFUSED = {
     "--engine": "needs the simulator itself",
     "--pimsim": "needs the simulator itself",
+    "--scheduler": "needs a scheduler of Dask that answers",
     "--requant": "refuses the model, which has no integers",
     "--trimmable": "refuses the model, which has no integers",
     "--isa": "refuses the model, which has an instruction outside the base set: that is what it does",

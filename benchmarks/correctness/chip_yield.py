@@ -11,7 +11,7 @@ from time import process_time
 import raptor
 from benchmarks.correctness.defects import CHIP, LEAST, quantise_digits
 from raptor.tools.repair.draw_defects import DefectRates
-from raptor.tools.repair.measure_yield import YieldTask, measure_yield
+from raptor.tools.repair.measure_yield import YieldSource, YieldTask, measure_yield
 
 METHODS = ("nearest", "sums", "crossbars")
 
@@ -42,7 +42,7 @@ def main() -> None:
                 workers=args.workers,
             )
             settings = {"encoding": "differential_analog"}
-            report = measure_yield(out, folder / "test.npz", None, None, settings, task)
+            report = measure_yield(YieldSource(out, folder / "test.npz", None, None, settings), task)
             minutes = f"{(process_time() - start) / 60:.1f}"
             for p in report.points:
                 interval = f"{100 * p.interval.low:.1f} to {100 * p.interval.high:.1f}"

@@ -19,7 +19,7 @@ from raptor.target import arch
 from raptor.target.chip_file import chip_to_json
 from raptor.tools.repair.chip_writer import make_size
 from raptor.tools.repair.draw_defects import DefectRates, draw_chip
-from raptor.tools.repair.measure_yield import YieldTask, measure_yield
+from raptor.tools.repair.measure_yield import YieldSource, YieldTask, measure_yield
 
 CHIP: dict[str, Any] = {"xbar": 128, "cores": 64, "cell_bits": 4}
 RATES = (0.01, 0.02, 0.05)
@@ -64,7 +64,7 @@ def print_stuck(out: Path, data: Path, rates: Sequence[float], chips: int) -> No
         candidates=8,
         spare_columns=0,
     )
-    report = measure_yield(out, data, None, None, {"encoding": "differential_analog"}, task)
+    report = measure_yield(YieldSource(out, data, None, None, {"encoding": "differential_analog"}), task)
     print("| stuck | repair | mean | lowest | good chips | 95 % |\n|---:|---|---:|---:|---:|---|")
     for p in report.points:
         interval = f"{p.interval.low:.2f} to {p.interval.high:.2f}"

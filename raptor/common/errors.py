@@ -79,6 +79,10 @@ class CapacityError(UserError):
         super().__init__(f"{where}: {resource}: need {needed}, have {available}; try {ways}")
 
 
+class DeadLinkError(CapacityError):
+    """Messages of a program cross dead links of the chip at all places of its cores that were tried."""
+
+
 @dataclass(frozen=True, slots=True)
 class UnsupportedNode:
     """One ONNX node that cannot be lowered, and the reason.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from raptor import frontend, pim
 from raptor.codegen.machine_backend import InstructionSet, MachineBackend, ProgramParts, find_backend, refuse_options
-from raptor.common.errors import CapacityError, UnsupportedError, UnsupportedNode, UserError
+from raptor.common.errors import CapacityError, DeadLinkError, UnsupportedError, UnsupportedNode, UserError
 from raptor.common.files import file_access
 from raptor.common.option_spelling import spell_option
 from raptor.common.options.arguments import OneOf
@@ -22,7 +22,7 @@ from raptor.frontend.state_pairs import find_states
 from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.residency import Residency
 from raptor.mapping.decide import StoredDecision
-from raptor.mapping.decision import LineFlow
+from raptor.mapping.decision import CorePlacement, LineFlow
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, changed_knobs, parse_knobs
 from raptor.mapping.mapping_file import make_mapping_file, read_mapping
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, STORED_ORDER, OrderObjective
@@ -32,7 +32,7 @@ from raptor.output import file_contents, files
 from raptor.output.compile_report import make_report
 from raptor.output.writer import GrowingFiles, ProgramArtifacts
 from raptor.target.arch import Target, check_network_size, load_chip
-from raptor.target.avoid_defects import describe_loss
+from raptor.target.avoid_defects import describe_loss, list_clear_cores, list_usable_cores
 from raptor.target.device_file import DeviceFile, load_device
 from raptor.transforms.choose_recipes import RequantMethod, flip_notes, trim_notes
 
@@ -203,10 +203,13 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     graph = set_residency(model.graph, options.residency, model.decoder)
     most_stages = choose_most_stages(graph, options)
     graph = pipeline.prepare_graph(graph, arch, request.requantising, driver=driver)
-    chosen = choose_source(graph, request, driver)
-    mapped = pipeline.rewrite_and_map(graph, arch, chosen.source, driver=driver)
-    completed = pipeline.complete(mapped, arch, aim=chosen.aim, driver=driver)
-    completed = replace(completed, known=chosen.known or completed.known)
+    try:
+        chosen, completed = _decide(graph, request, driver)
+    except DeadLinkError:
+        if options.mapping.objective is None and options.mapping.mapping not in STRATEGIES:
+            raise  # a stored mapping
+        chosen, completed = _decide_on_clear_cores(graph, request, driver)
+    mapped = completed.mapped
     if most_stages > 1:
         goal = options.mapping.objective or "throughput"
         others = driver.timed("map", _map_by_default, graph, arch) if options.mapping.objective == "throughput" else ()
@@ -249,6 +252,32 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
         onnx_bytes=model.onnx_bytes,
         decoder=_growing_files(model),
     )
+
+
+def _decide(graph: Graph, request: CompileRequest, driver: Driver) -> tuple[DecisionSource, pipeline.Completed]:
+    """Maps a prepared graph and completes the decision. Raises `DeadLinkError` if its messages cross dead links."""
+    chosen = choose_source(graph, request, driver)
+    mapped = pipeline.rewrite_and_map(graph, request.arch, chosen.source, driver=driver)
+    completed = pipeline.complete(mapped, request.arch, aim=chosen.aim, driver=driver)
+    return chosen, replace(completed, known=chosen.known or completed.known)
+
+
+def _decide_on_clear_cores(
+    graph: Graph, request: CompileRequest, driver: Driver
+) -> tuple[DecisionSource, pipeline.Completed]:
+    """Decides as `_decide` on cores between any two of which no dead link is. Raises `CapacityError` if they are few.
+
+    The decision is then one for all usable cores, some of which are idle.
+    """
+    usable, clear = list_usable_cores(request.arch), list_clear_cores(request.arch)
+    chosen, completed = _decide(graph, replace(request, arch=request.arch.with_places(clear)), driver)
+    decision = completed.mapped.decision
+    assert decision.placement is not None, "the decision is complete"
+    used = [clear[place] for place in decision.placement.places or range(len(clear))]
+    rest = [core for core in usable if core not in set(clear)]
+    places = tuple(usable.index(core) for core in (*used, *rest))
+    decision = replace(decision, placement=CorePlacement(places))
+    return chosen, replace(completed, mapped=replace(completed.mapped, decision=decision))
 
 
 def _map_by_default(graph: Graph, arch: Target) -> tuple[pipeline.Completed, ...]:

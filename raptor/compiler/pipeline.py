@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from raptor import pim, spatial
 from raptor.codegen.machine_backend import InstructionSet, MachineBackend, check_supported, find_backend
-from raptor.common.errors import UserError
+from raptor.common.errors import CapacityError, UserError
 from raptor.compiler.pass_driver import Driver, PassResults, returning
 from raptor.graph.ir import Graph
 from raptor.mapping.decide import (
@@ -221,11 +221,20 @@ def complete(
 def _better_decision(
     mapped: MappedGraph, first: Decision, arch: Target, aim: OrderObjective
 ) -> tuple[MappedGraph, PassResults]:
-    """Returns the graph with its decision, or with `first` if that is no worse, and the passes that complete it."""
+    """Returns the graph with its decision, or with `first` if that is no worse, and the passes that complete it.
+
+    One for which the chip is too small loses.
+    """
     known, known_first, quiet = PassResults(), PassResults(), Driver(verified=False)
     mapped, other = replace(mapped, first=None), replace(mapped, decision=first, first=None)
-    times_ns = _complete(mapped, arch, aim, quiet, kept=known).times_ns
-    first_ns = _complete(other, arch, aim, quiet, kept=known_first).times_ns
+    try:
+        times_ns = _complete(mapped, arch, aim, quiet, kept=known).times_ns
+    except CapacityError:  # dead links cut its messages at all places
+        return other, known_first
+    try:
+        first_ns = _complete(other, arch, aim, quiet, kept=known_first).times_ns
+    except CapacityError:
+        return mapped, known
     if times_ns is not None and first_ns is not None and aim.is_better(times_ns, first_ns):
         return mapped, known
     return other, known_first

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from raptor.common.files.schema_types import JsonArray, StrictSchema
+from raptor.common.files.schema_types import JsonArray, JsonPair, StrictSchema
 from raptor.target.cell_models import SliceLevels
 
 CHIP = "chip.json"
@@ -51,7 +51,8 @@ class RepairedLayer(StrictSchema):
 class RepairTable(StrictSchema):
     """`repair.json`: the chip that a program is repaired for, and the crossbars of its matrices.
 
-    `chip_sha256`: digest of `chip.json`. `encoding`, `levels`, `cell_bits`: how cells hold weights.
+    `chip_sha256`: digest of `chip.json`. `encoding`, `levels`, `cell_bits`: how cells hold weights. `moved`: pairs of
+    numbers, as compiled and in this program, of the cores that run elsewhere because the chip's own do not do.
     """
 
     version: Literal[1] = 1
@@ -60,5 +61,6 @@ class RepairTable(StrictSchema):
     encoding: str
     levels: SliceLevels
     cell_bits: Annotated[int, Field(ge=1, le=8)]
+    moved: JsonArray[JsonPair[Count, Count]] = Field(default=(), exclude_if=lambda moved: not moved)
     groups: JsonArray[RepairedPlace]
     layers: JsonArray[RepairedLayer]

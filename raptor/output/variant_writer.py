@@ -19,8 +19,7 @@ def write_variant(
 
     `force`: replace an output directory. Raises `UserError` if the folder may not be replaced or written.
     """
-    if folder.exists() and os.path.samefile(folder, source):
-        raise UserError(f"-o {folder}: is the program itself; what belongs to one chip needs a folder of its own")
+    refuse_same_folder(folder, source)
     entries = {
         name: files.FileEntry(size_bytes=len(content), sha256=sha256(content).hexdigest())
         for name, content in contents.items()
@@ -35,3 +34,9 @@ def write_variant(
             else:
                 shutil.copyfile(source / name, temporary / name)
     return folder
+
+
+def refuse_same_folder(folder: Path, source: Path) -> None:
+    """Raises `UserError` if a folder to write is the program itself."""
+    if folder.exists() and os.path.samefile(folder, source):
+        raise UserError(f"-o {folder}: is the program itself; what belongs to one chip needs a folder of its own")

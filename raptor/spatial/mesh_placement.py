@@ -1,7 +1,8 @@
 """Placement on the mesh: assigns virtual cores to places, the cores of the chip, so that messages travel few hops.
 
 A strategy numbers its virtual cores layer by layer. The cores of a chip are alike, so any two can swap places. A local
-search visits the cores in turn and makes the swap that reduces flits x distance most.
+search visits the cores in turn and makes the swap that reduces flits x distance most. On a chip with dead links, it
+begins with places where no message crosses one, and makes no swap after which one would.
 """
 
 from collections.abc import Sequence
@@ -13,10 +14,12 @@ from raptor.mapping.decision import Decision
 from raptor.spatial.ir import Copy
 from raptor.spatial.placed_graph import Partition, PlacedGraph
 from raptor.target.arch import Target
+from raptor.target.avoid_links import find_uncut_places
 from raptor.target.timing import message_flits
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 MOST_SWEEPS = 10
 """Largest number of passes over all cores. 144 cores need four; with 1000, the tenth still gains 1 %."""
@@ -61,18 +64,37 @@ def list_messages(placed: Partition | PlacedGraph, arch: Target) -> Ints:
 
 
 def find_placement(messages: Ints, arch: Target) -> Ints:
-    """Returns [cores]: the place of each virtual core, a permutation. `messages`: see `list_messages`."""
+    """Returns [cores]: the place of each virtual core, a permutation. `messages`: see `list_messages`.
+
+    If links are dead, as few pairs of cores exchange messages over them as the search finds, at best none.
+    """
     count = arch.usable_cores
     a, b, flits = messages.T
     pairs, index = np.unique(np.concatenate([a * count + b, b * count + a]), return_inverse=True)
     weights = np.bincount(index, np.concatenate([flits, flits])).astype(np.int64)
     first = np.searchsorted(pairs, np.arange(1, count) * count)
     peers, flits = np.split(pairs % count, first), np.split(weights, first)
-    ways = _Ways(list(zip(peers, flits, strict=True)), *_distances(arch))
+    exchanged, start, clashes = list(zip(peers, flits, strict=True)), np.arange(count), None
+    cut = _find_cut_places(arch)
+    if cut is not None:
+        start = find_uncut_places(peers, cut, None, start)
+        lines = _join_lines(np.arange(count), np.zeros(count, np.int64), cut.astype(np.float64), np.zeros((1, 1)))
+        clashes = _Ways([(others, np.ones_like(others)) for others in peers], *lines, start)
+    ways = _Ways(exchanged, *_distances(arch), start)
     for _ in range(MOST_SWEEPS):
-        if not ways.sweep():
+        if not ways.sweep(clashes):
             break
     return ways.places
+
+
+def find_cut_pairs(pairs: Ints, arch: Target) -> Ints:
+    """Returns those of some pairs of cores of the chip, [pairs, 2], that cannot exchange messages: links are dead."""
+    return pairs[:0] if arch.cut_routes is None else pairs[arch.cut_routes.cut(*pairs.T)]
+
+
+def _find_cut_places(arch: Target) -> Bools | None:
+    """Returns [places, places]: whether dead links cut the two; None if no links are dead."""
+    return None if arch.cut_routes is None else arch.cut_routes.cut_pairs(usable_cores(arch))
 
 
 def flit_distance(messages: Ints, placement: Ints, arch: Target) -> float:
@@ -91,18 +113,18 @@ class _Ways:
     change which of two equal swaps is taken, so gains that are equal within the error are recomputed exactly.
     """
 
-    def __init__(self, flits: Sequence[tuple[Ints, Ints]], at: Ints, apart: Floats) -> None:
-        """Starts with core i at place i.
+    def __init__(self, flits: Sequence[tuple[Ints, Ints]], at: Ints, apart: Floats, start: Ints) -> None:
+        """Starts with core i at place `start[i]`.
 
         flits: peers of each core in ascending order, and the number of flits exchanged with each. at: [2, places], row
         and column line of each place. apart: [lines, lines], distances; 0 between a row and a column.
         """
-        self.places = np.arange(len(flits))
-        self._flits, self._at, self._apart = flits, at.copy(), apart
+        self.places = start.copy()
+        self._flits, self._at, self._apart = flits, at[:, start], apart
         self._if_in = np.zeros((len(apart), len(flits)))
         for core in range(len(flits)):
             self._add(core, self._from(core))
-        self._here = self._if_in[at, self.places].sum(axis=0)
+        self._here = self._if_in[self._at, np.arange(len(flits))].sum(axis=0)
         is_exact = np.array_equal(apart, np.floor(apart))
         total = sum(float(count.sum()) for _, count in flits)
         self._error = 0.0 if is_exact else _ROUNDING * total * float(apart[at].max(axis=(1, 2)).sum())
@@ -116,18 +138,35 @@ class _Ways:
         peers, flits = self._flits[core]
         self._if_in[:, peers] += farther[:, None] * flits
 
-    def sweep(self) -> bool:
-        """Makes the best swap of each core in turn. Returns whether there was one."""
+    def sweep(self, clashes: "_Ways | None") -> bool:
+        """Makes the best swap of each core in turn. Returns whether there was one.
+
+        `clashes`: the same places, with the pairs that dead links cut as distances, which no swap may increase.
+        """
         swapped = False
         for core, (peers, _) in enumerate(self._flits):
-            other = self._best_swap(core) if len(peers) else None
+            other = self._best_swap(core, clashes) if len(peers) else None
             if other is not None:
-                self._swap(core, other)
+                for ways in (self,) if clashes is None else (self, clashes):
+                    ways._swap(core, other)
                 swapped = True
         return swapped
 
-    def _best_swap(self, core: int) -> int | None:
+    def _best_swap(self, core: int, clashes: "_Ways | None") -> int | None:
         """Returns the core whose swap with `core` gains most (the lowest on ties); None if no swap gains."""
+        gains = self._gains(core)
+        if clashes is not None:
+            gains = np.where(clashes._gains(core) < 0, -np.inf, gains)
+        if not self._error:
+            best = int(gains.argmax())
+            return best if gains[best] > 0 else None
+        close = np.flatnonzero(gains > gains.max() - 2 * self._error).tolist()
+        exact = [self._gain(core, other) + self._gain(other, core) for other in close]
+        best = int(np.argmax(exact))
+        return close[best] if exact[best] > 0 else None
+
+    def _gains(self, core: int) -> Floats:
+        """Returns [cores]: by how much the total falls if `core` swaps its place with each other."""
         peers, flits = self._flits[core]
         row, col = self._at[:, core].tolist()
         there = self._if_in[:, core]
@@ -139,13 +178,7 @@ class _Ways:
         rows, cols = self._at[:, peers]
         # Flits between the two are in both sums, and go as far after the swap as before.
         gains[peers] -= 2 * flits * (self._apart[row][rows] + self._apart[col][cols])
-        if not self._error:
-            best = int(gains.argmax())
-            return best if gains[best] > 0 else None
-        close = np.flatnonzero(gains > gains.max() - 2 * self._error).tolist()
-        exact = [self._gain(core, other) + self._gain(other, core) for other in close]
-        best = int(np.argmax(exact))
-        return close[best] if exact[best] > 0 else None
+        return gains
 
     def _gain(self, core: int, other: int) -> float:
         """Returns by how much flits x distance of `core` falls at the place of `other`, without flits between them."""
@@ -173,11 +206,13 @@ def _distances(arch: Target) -> tuple[Ints, Floats]:
     places = usable_cores(arch)
     if arch.table is None:
         rows, cols = np.divmod(places, arch.mesh_cols)
-        rows_apart, cols_apart = _apart(rows), _apart(cols)
-    else:
-        latency_ns = arch.table.latency_ns[:-1, :-1]
-        rows, cols = places, np.zeros_like(places)
-        rows_apart, cols_apart = latency_ns + latency_ns.T, np.zeros((1, 1))
+        return _join_lines(rows, cols, _apart(rows), _apart(cols))
+    latency_ns = arch.table.latency_ns[:-1, :-1]
+    return _join_lines(places, np.zeros_like(places), latency_ns + latency_ns.T, np.zeros((1, 1)))
+
+
+def _join_lines(rows: Ints, cols: Ints, rows_apart: Floats, cols_apart: Floats) -> tuple[Ints, Floats]:
+    """Returns the lines of each place and all distances, as `_distances`, for the row and the column of each place."""
     lines = len(rows_apart)
     distance = np.zeros((lines + len(cols_apart),) * 2)
     distance[:lines, :lines], distance[lines:, lines:] = rows_apart, cols_apart

@@ -6,6 +6,7 @@ import numpy as np
 
 from raptor.common.errors import UserError
 from raptor.target.arch.target import Target, intern_target
+from raptor.target.avoid_links import list_clear_places
 from raptor.target.chip_file import Chip
 
 
@@ -23,6 +24,24 @@ def check_chip_fits(chip: Chip, target: Target, where: str) -> None:
         raise UserError(
             f"{where}: chip {chip.file.name!r} has cells of {size.cell_bits} bits, the architecture of "
             f"{target.cell_bits}; take the file of a chip of this architecture"
+        )
+
+    if chip.file.dead_links:
+        _check_mesh(chip, target, where)
+
+
+def _check_mesh(chip: Chip, target: Target, where: str) -> None:
+    """Raises `UserError` unless messages take the routes of a mesh with as many columns as the chip's."""
+    if target.table is not None or target.chips > 1:
+        found = "several chips" if target.chips > 1 else "a network table of its own"
+        raise UserError(
+            f"{where}: chip {chip.file.name!r} has dead links, but the architecture has {found}, which does not tell "
+            "the routes of messages; take the built-in mesh, or a chip file without dead links"
+        )
+    if chip.size.mesh_columns != target.mesh_cols:
+        raise UserError(
+            f"{where}: chip {chip.file.name!r} has a mesh with rows of {chip.size.mesh_columns} cores, the "
+            f"architecture rows of {target.mesh_cols}; take the file of a chip of this architecture"
         )
 
 
@@ -58,8 +77,26 @@ def describe_loss(target: Target) -> str:
     if target.defects is None:
         return ""
     chip, hardware, used = target.defects, target.core.xbar_count, target.xbars_per_core
+    links, clear = f" and {len(chip.file.dead_links)} links" if chip.file.dead_links else "", ""
+    if chip.cut_routes is not None:
+        found = len(list_clear_cores(target))
+        clear = f"; between any two of {found} of these, messages cross no dead link"
     return (
-        f"chip {chip.file.name!r}: {len(chip.dead_cores)} of {target.core_count} cores are dead; the program may use "
-        f"{used} of {hardware} crossbars of a core, in the {target.usable_cores} cores that have as many without dead "
-        "rows and columns"
+        f"chip {chip.file.name!r}: {len(chip.dead_cores)} of {target.core_count} cores{links} are dead; the program "
+        f"may use {used} of {hardware} crossbars of a core, in the {target.usable_cores} cores that have as many "
+        f"without dead rows and columns{clear}"
     )
+
+
+def list_usable_cores(target: Target) -> list[int]:
+    """Returns the cores that a program may use, in ascending order."""
+    return list(range(target.core_count) if target.places is None else target.places)
+
+
+def list_clear_cores(target: Target) -> list[int]:
+    """Returns cores that a program may use, such that no message between two of them crosses a dead link."""
+    usable = list_usable_cores(target)
+    if target.cut_routes is None:
+        return usable
+    cut = target.cut_routes.cut_pairs(np.array(usable, np.int64))
+    return sorted(usable[place] for place in list_clear_places(cut))

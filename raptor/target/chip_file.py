@@ -1,4 +1,4 @@
-"""The chip file: the defects of one chip, as a tester found them: stuck cells, dead lines, crossbars and cores.
+"""The chip file: the defects of one chip, as a tester found them: stuck cells, dead lines, crossbars, cores and links.
 
 The architecture file describes a kind of chip, the device file its cells, a chip file one chip of this kind. Numbers of
 crossbars, rows and columns count what is physically there, so spares come after the others.
@@ -21,6 +21,7 @@ from raptor.common.errors import UserError
 from raptor.common.files import file_access
 from raptor.common.files.schema_types import JsonArray, JsonPair, StrictSchema
 from raptor.common.options.arguments import parse_path
+from raptor.target.mesh_routes import CutRoutes
 
 LIMIT_BYTES = 2**28
 _MOST_CELLS = 2**40
@@ -51,6 +52,7 @@ class ChipSize(StrictSchema):
     arrays: Annotated[int, Field(ge=1, le=2)] = Field(1, description="2: pairs of cells, whose currents are subtracted")
     converters: Spare = Field(0, description="ADCs of an array, each for neighbouring columns; 0: not known")
     cell_bits: Annotated[int, Field(ge=1, le=32)] | None = Field(None, description="bits of a cell; null: not known")
+    mesh_columns: Spare = Field(0, description="cores in a row of the mesh; 0: not known, or no mesh")
     spare_crossbars: Spare = Field(0, description="more crossbars of a core; each can stand in for any of the core")
     spare_columns: Spare = Field(0, description="more columns of an array; each can stand in for any of the array")
 
@@ -63,6 +65,23 @@ class ChipSize(StrictSchema):
     def all_columns(self) -> int:
         """Columns of cells of an array, with spares."""
         return self.columns + self.spare_columns
+
+    @property
+    def mesh_places(self) -> int:
+        """Places of the mesh; the last row may have more of them than cores."""
+        return -(-self.cores // self.mesh_columns) * self.mesh_columns if self.mesh_columns else 0
+
+    def list_links(self) -> list[tuple[int, int]]:
+        """Returns the pairs of cores that are neighbours in the mesh, in ascending order; none without a mesh."""
+        columns = self.mesh_columns
+        if not columns:
+            return []
+        steps = ((core, step) for core in range(self.cores) for step in sorted({1, columns}))
+        return [
+            (core, core + step)
+            for core, step in steps
+            if core + step < self.cores and (step == columns or (core + 1) % columns)
+        ]
 
     @model_validator(mode="after")
     def _is_bounded(self) -> Self:
@@ -100,6 +119,9 @@ class ChipFile(StrictSchema):
     size: ChipSize
     dead_cores: JsonArray[Index] = ()
     dead_crossbars: JsonArray[JsonPair[Index, Index]] = Field((), description="pairs: core and crossbar")
+    dead_links: JsonArray[JsonPair[Index, Index]] = Field(
+        (), description="pairs of neighbours in the mesh, the smaller number first; neither direction works"
+    )
     arrays: JsonArray[ArrayDefects] = Field((), description="by core, crossbar and array; those without defects not")
 
     @model_validator(mode="after")
@@ -110,6 +132,7 @@ class ChipFile(StrictSchema):
             _check_place("dead_crossbars", core, crossbar, size)
         if not _ascend(self.dead_crossbars):
             raise ValueError("dead_crossbars: not in ascending order, or one appears twice")
+        _check_links(self.dead_links, size)
         if not _ascend([found.place for found in self.arrays]):
             raise ValueError("arrays: not in ascending order of core, crossbar and array, or one appears twice")
         for found in self.arrays:
@@ -126,6 +149,20 @@ def _check_place(what: str, core: int, crossbar: int, size: ChipSize) -> None:
         raise ValueError(
             f"{what}: core {core}, crossbar {crossbar}: there are {size.cores} cores of {size.all_crossbars} crossbars"
         )
+
+
+def _check_links(links: Sequence[tuple[int, int]], size: ChipSize) -> None:
+    if links and not size.mesh_columns:
+        raise ValueError("dead_links: the size has no mesh_columns, the number of cores in a row of the mesh")
+    for first, second in links:
+        in_row = second == first + 1 and second % size.mesh_columns
+        if second >= size.mesh_places or not (in_row or second == first + size.mesh_columns):
+            raise ValueError(
+                f"dead_links: {first} and {second} are no neighbours in a mesh of {size.cores} cores in rows of "
+                f"{size.mesh_columns}, the smaller number first"
+            )
+    if not _ascend(links):
+        raise ValueError("dead_links: not in ascending order, or one appears twice")
 
 
 def _check_list(what: str, numbers: Sequence[int], count: int) -> None:
@@ -174,6 +211,12 @@ class Chip:
         return frozenset(self.file.dead_cores)
 
     @cached_property
+    def cut_routes(self) -> CutRoutes | None:
+        """The routes on the mesh that dead links cut; None without dead links."""
+        links, size = self.file.dead_links, self.size
+        return CutRoutes.from_links(links, size.mesh_places, size.mesh_columns) if links else None
+
+    @cached_property
     def _dead_crossbars(self) -> frozenset[tuple[int, int]]:
         return frozenset((core, crossbar) for core, crossbar in self.file.dead_crossbars)
 
@@ -193,11 +236,17 @@ class Chip:
         return min(whole, self.size.crossbars)
 
     def _is_whole(self, core: int, crossbar: int) -> bool:
-        for array in range(self.size.arrays):
-            found = self._defects.get((core, crossbar, array))
-            if found is not None and (found.rows or len(self._dead_columns(found)) > self.size.spare_columns):
-                return False
-        return True
+        size = self.size
+        return all(self.has_whole_lines(core, crossbar, array, size.rows, size.columns) for array in range(size.arrays))
+
+    def has_whole_lines(self, core: int, crossbar: int, array: int, rows: int, columns: int) -> bool:
+        """Checks that none of the first rows of an array is dead, and that spares replace all its dead columns."""
+        found = self._defects.get((core, crossbar, array))
+        if found is None:
+            return True
+        dead = self._dead_columns(found)
+        spares = self.size.spare_columns - sum(column >= self.size.columns for column in dead)
+        return not any(row < rows for row in found.rows) and sum(column < columns for column in dead) <= spares
 
     def _dead_columns(self, found: ArrayDefects) -> list[int]:
         """Returns the columns of an array that are dead, or have a dead converter."""
@@ -247,4 +296,19 @@ def load_chip_file(source: str | Path) -> Chip:
     file = parse_path("chip", source)
     if not file.is_file():
         raise UserError(f"chip {file}: no such file; raptor arch defects writes one")
-    return make_chip(file_access.read_json_file(ChipFile, file.parent, file.name, limit_bytes=LIMIT_BYTES))
+    return read_chip_file(file.parent, file.name)
+
+
+def read_chip_file(folder: Path, name: str) -> Chip:
+    """Reads a chip file of a folder. The chip that was read last is kept: parsing millions of cells takes seconds."""
+    content = file_access.read_bytes(folder, name, limit_bytes=LIMIT_BYTES)
+    chip = _last_read.get(content)
+    if chip is None:
+        chip = make_chip(file_access.parse_json_file(ChipFile, content, folder / name))
+        _last_read.clear()
+        _last_read[content] = chip
+    return chip
+
+
+_last_read: dict[bytes, Chip] = {}
+"""The chip that was read last, by the content of its file."""

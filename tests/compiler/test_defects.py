@@ -13,16 +13,18 @@ from raptor.output import files, repair_files
 from raptor.target import arch
 from raptor.target.avoid_defects import avoid_defects
 from raptor.target.chip_file import ChipFile, ChipSize, chip_to_json, load_chip_file, make_chip
+from raptor.target.isa import OPCODE
 from raptor.tools.repair.chip_writer import make_size
 from raptor.tools.repair.draw_defects import DefectRates, draw_chip
 from raptor.tools.repair.repair_output import repair_output
+from tests.mesh_walks import walk
 from tests.tiny_models import make_model, node, random
 from validator.checks import check
 from validator.load.output_directory import load_output
 
 TINY: dict[str, Any] = {"xbar": 8, "cores": 12, "xbars_per_core": 6}
 SIZE = make_size(arch.load("bench", **TINY), 2)
-RATES = DefectRates(stuck=0.02, dead_rows=0.002, dead_columns=0.004, dead_crossbars=0.05, dead_cores=3)
+RATES = DefectRates(stuck=0.02, dead_rows=0.002, dead_columns=0.004, dead_crossbars=0.05, dead_cores=3, dead_links=2)
 
 
 def convolution() -> ModelProto:
@@ -53,6 +55,12 @@ def write_chip(path: Path, file: ChipFile) -> Path:
     return path
 
 
+def list_pairs(out: Path) -> set[tuple[int, int]]:
+    """Returns the pairs of cores of all messages."""
+    streams, talks = load_output(out).streams, [OPCODE["send"], OPCODE["recv"]]
+    return {(core, other) for core, s in enumerate(streams) for other in s["a"][np.isin(s["opcode"], talks)].tolist()}
+
+
 def find_used_cores(out: Path) -> set[int]:
     program = load_output(out)
     return {core for core, records in enumerate(program.streams) if len(records)}
@@ -68,6 +76,8 @@ def test_nothing_dead_is_used(name: str, mapping: str, tmp_path: Path):
         out = raptor.compile(int8, **TINY, mapping=mapping, chip=chip).save(tmp_path / f"out{seed}")
         dead = load_chip_file(chip).dead_cores
         assert find_used_cores(out).isdisjoint(dead)
+        links = set(load_chip_file(chip).file.dead_links)
+        assert all((walk(*pair, SIZE.mesh_columns) & links) == set() for pair in list_pairs(out))
         assert not [f for f in check(out) if f.severity == "error"]
         assert raptor.load(out).validate(samples=1).passed
         found = repair_output(out, load_chip_file(chip), None, {"encoding": "differential_analog"})
@@ -76,6 +86,45 @@ def test_nothing_dead_is_used(name: str, mapping: str, tmp_path: Path):
         report = raptor.load(die).validate(samples=1)
         assert report.passed
         assert report.repair is not None
+
+
+def test_links_that_no_place_avoids_are_an_error(tmp_path: Path):
+    """All links of all cores are dead, and the model needs more than one core."""
+    chip = write_chip(tmp_path / "chip.json", draw_chip(SIZE, DefectRates(dead_links=len(SIZE.list_links())), 0))
+    model = make_model([node("Gemm", "x w", "y", name="wide")], {"x": (1, 64)}, ["y"], {"w": random(64, 64)})
+    loss = "chip 'drawn-0': 0 of 12 cores and 17 links are dead; .* of 1 of these, messages cross no dead link"
+    with pytest.raises(CapacityError, match=rf"need .*, have .*\n{loss}"):
+        raptor.compile(model, **TINY, bits=2, chip=chip)
+
+
+@pytest.mark.parametrize("mapping", ["rows", "raptor"])
+def test_a_program_that_would_use_all_cores_uses_those_without_dead_links(mapping: str, tmp_path: Path):
+    """A row of a mesh of four by three is cut in two places, so a core of it reaches no other core."""
+    file = draw_chip(SIZE, DefectRates(), 0).model_copy(update={"dead_links": ((4, 5), (5, 6))})
+    chip = write_chip(tmp_path / "chip.json", file)
+    out = raptor.compile(perceptron(), **{**TINY, "xbars_per_core": 6}, mapping=mapping, chip=chip).save(
+        tmp_path / "out"
+    )
+    assert not any({(4, 5), (5, 6)} & walk(*pair, SIZE.mesh_columns) for pair in list_pairs(out))
+    assert raptor.load(out).validate(samples=1).passed
+    assert raptor.load(out).explain().layers
+
+
+@pytest.mark.parametrize("mapping", ["rows", "raptor"])
+def test_places_around_dead_links_are_those_of_the_file(mapping: str, tmp_path: Path):
+    """A mapping of a chip whose links work is refused on one with dead links that it uses, and else taken."""
+    model = perceptron()
+    plain = raptor.compile(model, **TINY, mapping=mapping).save(tmp_path / "plain")
+    cut = next(iter(walk(*next(iter(list_pairs(plain))), SIZE.mesh_columns)))
+    file = draw_chip(SIZE, DefectRates(), 0)
+    chip = write_chip(tmp_path / "chip.json", file.model_copy(update={"dead_links": (cut,)}))
+    mapped = plain / "mapping.json"
+    with pytest.raises(CapacityError, match="without a dead link on their way"):
+        raptor.compile(model, **TINY, mapping=mapped, chip=chip)
+    around = raptor.compile(model, **TINY, mapping=mapping, chip=chip).save(tmp_path / "around")
+    assert not any(cut in walk(*pair, SIZE.mesh_columns) for pair in list_pairs(around))
+    again = raptor.compile(model, **TINY, mapping=around / "mapping.json", chip=chip).save(tmp_path / "again")
+    assert list_pairs(again) == list_pairs(around)
 
 
 def test_a_chip_without_defects_changes_no_stream(tmp_path: Path):

@@ -16,7 +16,11 @@ from raptor.spatial.mesh_placement import MOST_SWEEPS, find_placement, list_mess
 from raptor.target import arch as architectures
 from raptor.target import isa
 from raptor.target.arch import FlitCostTable, Target, make_mesh_table
+from raptor.target.avoid_defects import avoid_defects
+from raptor.target.chip_file import ChipFile, make_chip
 from raptor.target.timing import message_times
+from raptor.tools.repair.chip_writer import make_size
+from tests.mesh_walks import walk
 from tests.pipeline import chip, conv_model, passes
 from tests.values import replace
 
@@ -43,6 +47,31 @@ def test_no_swap_of_two_cores_is_shorter(cores: int, data: st.DataObject):
         swapped = places.copy()
         swapped[[i, j]] = places[[j, i]]
         assert way_ns(messages, swapped, arch) >= found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_swaps_leave_dead_links_unused(seed: int):
+    """No message crosses a dead link, and no swap of two cores that keeps it so is shorter."""
+    rng = np.random.default_rng(seed)
+    size = make_size(arch := chip(cores=16), 1)
+    links = tuple(sorted(size.list_links()[k] for k in rng.choice(24, 2, replace=False)))
+    file = ChipFile(version=1, name="die", source="a test", size=size, dead_links=links)
+    arch = avoid_defects(arch, make_chip(file), "here")
+    pairs = rng.choice(12, (14, 2))
+    messages = np.concatenate([pairs, rng.integers(1, 50, (14, 1))], axis=1)[pairs[:, 0] != pairs[:, 1]]
+
+    def is_clear(places: Ints) -> bool:
+        ways = [(int(places[a]), int(places[b])) for a, b, _ in messages.tolist()]
+        return not any((walk(a, b, 4) | walk(b, a, 4)) & set(links) for a, b in ways)
+
+    places = find_placement(messages, arch)
+    assert sorted(places.tolist()) == list(range(16))
+    assert is_clear(places)
+    found = way_ns(messages, places, arch)
+    for i, j in combinations(range(16), 2):
+        swapped = places.copy()
+        swapped[[i, j]] = places[[j, i]]
+        assert way_ns(messages, swapped, arch) >= found or not is_clear(swapped)
 
 
 def _swapped_peer_by_peer(messages: Ints, distance: npt.NDArray[np.float64], sweeps: int) -> list[int]:

@@ -11,9 +11,10 @@ import pytest
 from raptor.common.errors import UserError
 from raptor.target import arch
 from raptor.target.avoid_defects import check_chip_fits
-from raptor.target.chip_file import CellState, ChipFile, chip_to_json, load_chip_file, make_chip
+from raptor.target.chip_file import CellState, ChipFile, ChipSize, chip_to_json, load_chip_file, make_chip
 
 SIZE = {"cores": 4, "crossbars": 2, "rows": 3, "columns": 4, "arrays": 2, "converters": 2}
+MESH = {**SIZE, "mesh_columns": 2}
 SPARE = {**SIZE, "spare_crossbars": 1, "spare_columns": 1}
 
 
@@ -27,6 +28,33 @@ def array(**changes: Any) -> dict[str, Any]:
 
 def make(**changes: Any):
     return make_chip(ChipFile.model_validate_json(json.dumps(content(**changes))))
+
+
+def test_links_of_a_mesh(tmp_path: Path):
+    """A chip file that is read twice is parsed once, unless its content changed."""
+    size = ChipSize.model_validate({**SIZE, "cores": 5, "mesh_columns": 2})
+    assert size.list_links() == [(0, 1), (0, 2), (1, 3), (2, 3), (2, 4)]
+    assert ChipSize.model_validate({**SIZE, "mesh_columns": 1}).list_links() == [(0, 1), (1, 2), (2, 3)]
+    assert ChipSize.model_validate(SIZE).list_links() == []
+    chip = make(size=MESH, dead_links=[[0, 1]])
+    (tmp_path / "chip.json").write_bytes(chip_to_json(chip.file))
+    found = load_chip_file(tmp_path / "chip.json")
+    assert found is load_chip_file(tmp_path / "chip.json")
+    assert found.file.dead_links == ((0, 1),)
+    (tmp_path / "chip.json").write_bytes(chip_to_json(make(size=MESH, dead_links=[[1, 3]]).file))
+    assert load_chip_file(tmp_path / "chip.json").file.dead_links == ((1, 3),)
+
+
+def test_routes_of_another_mesh_are_refused():
+    target = arch.load("bench", cores=4, xbar=(3, 4), xbars_per_core=2)
+    chip = make(size=MESH, dead_links=[[0, 1]])
+    check_chip_fits(chip, target, "here")
+    tall = replace(target, network=replace(target.network, rows=4, cols=1))
+    with pytest.raises(UserError, match="here: chip 'die' has a mesh with rows of 2 cores, the architecture rows of 1"):
+        check_chip_fits(chip, tall, "here")
+    check_chip_fits(make(size=MESH), tall, "here")  # without dead links, routes do not matter
+    with pytest.raises(UserError, match="has dead links, but the architecture has several chips"):
+        check_chip_fits(chip, replace(target, chips=2), "here")
 
 
 def test_states_of_an_array():
@@ -43,6 +71,10 @@ def test_what_works_of_a_core():
     assert [chip.list_crossbars(core) for core in range(4)] == [[0, 1, 2], [0, 2], [0, 1], []]
     # A spare crossbar stands in for the one with a dead row, a spare column for a dead one, but not for two.
     assert [chip.count_whole_crossbars(core) for core in range(4)] == [2, 2, 1, 0]
+    # A matrix needs the first rows and columns alone.
+    lower = make(arrays=[array(rows=[2], columns=[2, 3])])
+    needs = [(2, 2), (3, 2), (2, 3), (2, 4)]
+    assert [lower.has_whole_lines(1, 0, 0, *need) for need in needs] == [True, False, True, False]
 
 
 def test_equal_files_have_equal_bytes_and_digests(tmp_path: Path):
@@ -86,7 +118,12 @@ def test_a_chip_of_another_architecture_is_refused():
         ({"arrays": [array(on=[2, 1])]}, "on: not in ascending order"),
         ({"arrays": [array(off=[2], on=[2])]}, "cell 2 is stuck at off and at on"),
         ({"arrays": [array(stuck=[2])]}, "no such field: 'stuck'"),
-        ({"dead_links": [[0, 1]]}, "no such field: 'dead_links'"),
+        ({"dead_link": [[0, 1]]}, "no such field: 'dead_link'; did you mean dead_links?"),
+        ({"dead_links": [[0, 1]]}, "the size has no mesh_columns"),
+        ({"size": MESH, "dead_links": [[1, 2]]}, "1 and 2 are no neighbours in a mesh of 4 cores in rows of 2"),
+        ({"size": MESH, "dead_links": [[1, 0]]}, "1 and 0 are no neighbours"),
+        ({"size": MESH, "dead_links": [[2, 4]]}, "2 and 4 are no neighbours"),
+        ({"size": MESH, "dead_links": [[1, 3], [0, 1]]}, "dead_links: not in ascending order"),
         ({"version": 2}, "version"),
     ],
 )

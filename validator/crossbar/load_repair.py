@@ -16,7 +16,7 @@ from raptor.output.repair_files import CELL_PARTS, CELLS, CHIP, REPAIR, RepairTa
 from raptor.target.arch import Target
 from raptor.target.avoid_defects import check_chip_fits
 from raptor.target.cell_models import ENCODINGS
-from raptor.target.chip_file import LIMIT_BYTES, ChipFile, make_chip
+from raptor.target.chip_file import read_chip_file
 from validator.crossbar.cell_layout import CellLayout, make_layout
 from validator.crossbar.chip_parameters import ChipSetup
 from validator.crossbar.chip_programming import list_group_uses, program_crossbars
@@ -41,7 +41,7 @@ def load_repair(program: LoadedProgram, target: Target) -> CellRepair | None:
     table = file_access.read_json_file(RepairTable, folder, REPAIR)
     if table.encoding not in ENCODINGS:
         raise UserError(f"{REPAIR}: encoding {table.encoding!r:.40}: expected one of {', '.join(ENCODINGS)}")
-    chip = make_chip(file_access.read_json_file(ChipFile, folder, CHIP, limit_bytes=LIMIT_BYTES))
+    chip = read_chip_file(folder, CHIP)
     check_chip_fits(chip, target, CHIP)
     uses = list_group_uses(program)
     if [(place.core, place.group) for place in table.groups] != [(use.core, use.group) for use in uses]:

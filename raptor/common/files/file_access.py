@@ -21,12 +21,16 @@ T = TypeVar("T", bound=BaseModel)
 
 def read_json_file(schema: type[T], folder: Path, name: str, *, limit_bytes: int = 2**30) -> T:
     """Reads a JSON file of an output directory by its schema. Raises `UserError` with the file and the wrong fields."""
-    content = read_bytes(folder, name, limit_bytes=limit_bytes)
+    return parse_json_file(schema, read_bytes(folder, name, limit_bytes=limit_bytes), folder / name)
+
+
+def parse_json_file(schema: type[T], content: bytes, path: Path) -> T:
+    """Parses the content of a JSON file by its schema. Raises `UserError` with the file and the wrong fields."""
     try:
         return schema.model_validate_json(content)
     except ValidationError as e:
         mistakes = (f"  {fault}" for fault in format_errors(e, 5))
-        raise UserError("\n".join([f"{folder / name}: not a file this version can read:", *mistakes])) from e
+        raise UserError("\n".join([f"{path}: not a file this version can read:", *mistakes])) from e
 
 
 def check_regular_file(folder: Path, name: str) -> Path:

@@ -37,6 +37,7 @@ def verify_partition(partition: Partition, arch: Target) -> None:
 def verify_placed(placed: PlacedGraph, partition: Partition, arch: Target) -> None:
     """Raises `VerifyError` unless the partition's cores are renamed one to one, to cores that the program may use.
 
+    No two cores that exchange values may be where dead links cut the way between them.
     Crossbars are not counted again: all cores are alike, so the same work fits.
     """
     if placed.graph is not partition.graph or placed.positions is not partition.positions:
@@ -51,6 +52,21 @@ def verify_placed(placed: PlacedGraph, partition: Partition, arch: Target) -> No
         core, times = max(Counter(pair[side] for pair in renamed).items(), key=lambda item: item[1], default=(0, 1))
         if times > 1:
             raise VerifyError(f"place_cores: {kind} {core} stands for {times} others, not one")
+    _check_routes(placed, arch)
+
+
+def _check_routes(placed: PlacedGraph, arch: Target) -> None:
+    """Raises `VerifyError` if a tile is read on a core to which dead links cut the way from its maker's core."""
+    if arch.cut_routes is None:
+        return
+    flow, cores = placed.graph.dataflow, np.array(placed.cores, np.int64)
+    home = np.full(len(flow.tiles), -1)
+    home[flow.op_result] = cores[flow.op_compute]
+    source, to = home[flow.read_tile], cores[flow.op_compute[flow.read_op]]
+    away = (source >= 0) & (source != to)
+    pairs = np.unique(np.stack([source[away], to[away]], axis=1), axis=0)
+    for first, second in pairs[arch.cut_routes.cut(*pairs.T)][:1].tolist():
+        raise VerifyError(f"place_cores: cores {first} and {second} exchange values over a dead link")
 
 
 def _check_columns(name: str, placed: Partition | PlacedGraph) -> None:

@@ -16,6 +16,7 @@ from raptor.target.chip_elements import ElementType, bytes_of
 
 if TYPE_CHECKING:
     from raptor.target.chip_file import Chip
+    from raptor.target.mesh_routes import CutRoutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +260,11 @@ class Target:
     def usable_cores(self) -> int:
         """Number of cores that a program may use."""
         return self.core_count if self.places is None else len(self.places)
+
+    @property
+    def cut_routes(self) -> "CutRoutes | None":
+        """The routes on the mesh that dead links of the chip cut; None without any."""
+        return None if self.defects is None else self.defects.cut_routes
 
     @property
     def first_core(self) -> int:

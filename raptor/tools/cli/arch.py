@@ -111,6 +111,7 @@ def defects_command(
     dead_converters: Annotated[float, typer.Option(min=0, max=1, help="Probability that an ADC is dead.")] = 0.0,
     dead_crossbars: Annotated[float, typer.Option(min=0, max=1, help="Probability that a crossbar is dead.")] = 0.0,
     dead_cores: Annotated[int, typer.Option(min=0, max=2**20, help="Number of dead cores.")] = 0,
+    dead_links: Annotated[int, typer.Option(min=0, max=2**20, help="Number of dead links of the mesh.")] = 0,
     spare_crossbars: Annotated[int, typer.Option(min=0, max=2**20, help="More crossbars of a core.")] = 0,
     spare_columns: Annotated[int, typer.Option(min=0, max=2**20, help="More columns of an array.")] = 0,
     single: Annotated[
@@ -123,7 +124,7 @@ def defects_command(
 ) -> None:
     """Write a chip file: the defects of one chip, from a tester's CSV or drawn for a study.
 
-    The CSV has columns core, crossbar, array, row, column, converter and defect (off, on or dead).
+    The CSV has columns core, crossbar, array, row, column, converter, link and defect (off, on or dead).
 
     Example: raptor arch defects bench --cell-bits 4 --stuck 0.02 --seed 7 -o chip.json
     """
@@ -131,13 +132,14 @@ def defects_command(
     from raptor.tools.repair.chip_writer import DefectRates, count_defects, make_size, write_chip_file
 
     if csv is not None:
-        lines = {"dead_rows", "dead_columns", "dead_converters", "dead_crossbars", "dead_cores"}
+        lines = {"dead_rows", "dead_columns", "dead_converters", "dead_crossbars", "dead_cores", "dead_links"}
         refuse_options(context, {"stuck", "on_share", "seed", *lines}, "not with --csv, which lists the defects")
     if not stuck:
         refuse_options(context, {"on_share"}, "only with --stuck")
     target = architectures.load(name, network=False, **sizes)
     size = make_size(target, 1 if single else 2, spare_crossbars, spare_columns)
-    rates = DefectRates(stuck, on_share, dead_rows, dead_columns, dead_converters, dead_crossbars, dead_cores)
+    lines_of_arrays = (dead_rows, dead_columns, dead_converters)
+    rates = DefectRates(stuck, on_share, *lines_of_arrays, dead_crossbars, dead_cores, dead_links)
     file = write_chip_file(output, size, rates, seed, csv, force=force)
     if not quiet:
         print(f"{output}: {count_defects(file)}")

@@ -22,6 +22,7 @@ def make_size(target: Target, arrays: int, spare_crossbars: int = 0, spare_colum
         converters=converters if target.xbar_cols % converters == 0 else 0,
         spare_crossbars=spare_crossbars,
         spare_columns=spare_columns,
+        mesh_columns=target.mesh_cols if target.chips == 1 and target.table is None else 0,
     )
 
 
@@ -48,6 +49,7 @@ def count_defects(file: ChipFile) -> str:
         "dead converters": [len(a.converters) for a in file.arrays],
         "dead crossbars": [len(file.dead_crossbars)],
         "dead cores": [len(file.dead_cores)],
+        "dead links": [len(file.dead_links)],
     }
     found = [f"{sum(counts)} {name}" for name, counts in lists.items() if sum(counts)]
     size = file.size

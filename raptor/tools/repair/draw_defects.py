@@ -13,7 +13,7 @@ from validator.crossbar import counter_rng
 
 _MOST_DRAWN = 2**26
 """Most cells that are drawn to be stuck: their numbers fill the largest file that is read."""
-_CELLS, _ROWS, _COLUMNS, _CONVERTERS, _CROSSBARS, _CORES = range(6)
+_CELLS, _ROWS, _COLUMNS, _CONVERTERS, _CROSSBARS, _CORES, _LINKS = range(7)
 """Parts of the keys of random numbers: the kind of defect that is drawn."""
 Uniforms = npt.NDArray[np.float64]
 
@@ -22,7 +22,8 @@ Uniforms = npt.NDArray[np.float64]
 class DefectRates:
     """Probabilities of defects. `stuck`: of a cell; `on_share`: share of stuck cells that are on.
 
-    `dead_rows`, `dead_columns`, `dead_converters`, `dead_crossbars`: of each. `dead_cores`: number of cores.
+    `dead_rows`, `dead_columns`, `dead_converters`, `dead_crossbars`: of each. `dead_cores`, `dead_links`: numbers of
+    cores, and of links between neighbours.
     """
 
     stuck: float = 0.0
@@ -32,6 +33,7 @@ class DefectRates:
     dead_converters: float = 0.0
     dead_crossbars: float = 0.0
     dead_cores: int = 0
+    dead_links: int = 0
 
     def describe(self) -> str:
         """Returns the rates as text, without those that are 0."""
@@ -51,6 +53,10 @@ def draw_chip(
         raise UserError(f"{spell_option('dead_cores', rates.dead_cores)}: the chip has {size.cores} cores")
     if rates.dead_converters and not size.converters:
         raise UserError(f"{spell_option('dead_converters')}: the number of converters of an array is not known")
+    links = size.list_links()
+    if rates.dead_links > len(links):
+        known = f"has {len(links)} links between neighbours" if size.mesh_columns else "has no mesh that is known"
+        raise UserError(f"{spell_option('dead_links', rates.dead_links)}: the chip {known}")
     every = ((core, k) for core in range(size.cores) for k in range(size.all_crossbars))
     drawn = sorted(set(every if places is None else places))
     cells = len(drawn) * size.arrays * size.rows * size.all_columns
@@ -65,15 +71,17 @@ def draw_chip(
         name=f"drawn-{seed}",
         source=f"drawn from seed {seed}: {rates.describe()}",
         size=size,
-        dead_cores=_draw_cores(size, rates, seed),
+        dead_cores=_draw_some(size.cores, rates.dead_cores, seed, _CORES),
+        dead_links=tuple(links[k] for k in _draw_some(len(links), rates.dead_links, seed, _LINKS)),
         dead_crossbars=tuple(_draw_dead_crossbars(size, rates, seed)),
         arrays=tuple(array for array in found if array is not None),
     )
 
 
-def _draw_cores(size: ChipSize, rates: DefectRates, seed: int) -> tuple[int, ...]:
-    order = np.argsort(_uniforms(seed, (_CORES,), size.cores), kind="stable")
-    return tuple(sorted(order[: rates.dead_cores].tolist()))
+def _draw_some(count: int, chosen: int, seed: int, what: int) -> tuple[int, ...]:
+    """Returns `chosen` of `count` numbers, in ascending order."""
+    order = np.argsort(_uniforms(seed, (what,), count), kind="stable")
+    return tuple(sorted(order[:chosen].tolist()))
 
 
 def _draw_dead_crossbars(size: ChipSize, rates: DefectRates, seed: int) -> Iterator[tuple[int, int]]:

@@ -1,14 +1,20 @@
 """Yield: the share of random chips on which a program is accurate enough, by method of repair."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
 from raptor.common.errors import UserError
+from raptor.common.files import file_access
+from raptor.common.process.dask_cluster import connect_cluster
 from raptor.common.process.thread_pool import CheckedThreadPool
 from raptor.output import files
 from raptor.target.arch import read_stored_target
@@ -85,7 +91,8 @@ class YieldReport:
 class YieldTask:
     """A measurement: `chips` chips of each rate of stuck cells, whose other rates are `others`.
 
-    `least`: top-1 of a good chip. `candidates`: crossbars of a core that a repair chooses from.
+    `least`: top-1 of a good chip. `candidates`: crossbars of a core that a repair chooses from. `workers`: threads.
+    `scheduler`: address of a Dask scheduler, whose workers are used instead; they read the files by the same names.
     """
 
     rates: Sequence[float]
@@ -97,46 +104,53 @@ class YieldTask:
     candidates: int
     spare_columns: int
     workers: int | None = None
+    scheduler: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class YieldSource:
+    """The program and the data of a measurement. `settings`: how cells hold weights, by names of `--with`."""
+
+    out: Path
+    data: Path
+    samples: int | None
+    device: DeviceFile | None
+    settings: Mapping[str, str]
+
+    def find_digests(self) -> tuple[str, str]:
+        """Returns the SHA-256 of the manifest, which has those of the other files, and of the data."""
+        manifest = file_access.read_bytes(self.out, files.MANIFEST, limit_bytes=2**30)
+        every = [self.data] if self.data.is_file() else sorted(self.data.rglob("*"))
+        parts = [sha256(path.read_bytes()).hexdigest() for path in every if path.is_file()]
+        return sha256(manifest).hexdigest(), sha256("".join(parts).encode()).hexdigest()
 
 
 def measure_yield(
-    out: Path,
-    data: Path,
-    samples: int | None,
-    device: DeviceFile | None,
-    settings: dict[str, str],
+    source: YieldSource,
     task: YieldTask,
     tick: Callable[[int, int, float], None] = lambda done, count, left_s: None,
 ) -> YieldReport:
     """Draws chips, repairs a program for each, and measures its accuracy on labelled data.
 
-    Threads share the chips. `tick` is called after each chip, in order, with the number of chips that are done, the
-    number of all, and the seconds that the others are expected to take. Raises `UserError` for a program, data or
-    settings that do not do.
+    Threads share the chips, or the workers of a Dask cluster. `tick` is called after each chip, in order, with the
+    number of chips that are done, the number of all, and the seconds that the others are expected to take. Raises
+    `UserError` for a program, data or settings that do not do.
     """
-    require_one_segment(out, "yield")
-    program = replace(load_output(out), repair=None, crossbars=None)
-    target = read_stored_target(out, files.ARCH)
-    setup = make_cell_setup(target, device, settings)
-    read = read_labelled_data(data, program.memory.inputs, samples)
-    rule = find_class_rule(program)
-    rule.check_labels(read, data)
-    if read.labels is None:
-        raise UserError(f"{data}: has no labels, without which there is no accuracy")
     count, workers = len(task.rates) * task.chips, task.workers or default_workers()
     threads = min(workers, count)
-    measured = _OfThreads(lambda: ProgramRepairer(program, target, setup), read, task, workers // threads)
-    exact = measured.find().top1(program)
+    measured = _prepare(source, task, workers // threads)
+    program, setup, read = (own := measured.find()).program, own.repairer.setup, own.data
     chips = [(rate, task.seed + number) for rate in task.rates for number in range(task.chips)]
     found: dict[tuple[float, str], list[float]] = {(rate, name): [] for rate in task.rates for name in task.methods}
-    start = perf_counter()  # the program without defects has compiled the kernels
-    with CheckedThreadPool(max_workers=threads) as pool:
+    with _open_executor(source, task, threads, measured) as (executor, measure, at_once):
+        exact = own.top1(program)
+        start = perf_counter()  # the program without defects has compiled the kernels
         parts = (chips[at : at + _AT_ONCE] for at in range(0, count, _AT_ONCE))
-        results = (result for part in parts for result in pool.map(measured.measure, part))
+        results = (result for part in parts for result in executor.map(measure, part))
         for done, ((rate, _), tops) in enumerate(zip(chips, results, strict=True), 1):
             for name, top1 in tops:
                 found[rate, name].append(top1)
-            tick(done, count, (perf_counter() - start) * (count / max(done, threads) - 1))
+            tick(done, count, (perf_counter() - start) * (count / max(done, at_once) - 1))
     points = [_point(rate, name, np.array(top1), task.least) for (rate, name), top1 in found.items()]
     return YieldReport(
         model=program.manifest.model,
@@ -151,6 +165,56 @@ def measure_yield(
         candidates=task.candidates,
         points=tuple(points),
     )
+
+
+def _prepare(source: YieldSource, task: YieldTask, threads: int) -> "_OfThreads":
+    """Reads program and data. `threads`: those that share the samples of a chip."""
+    require_one_segment(source.out, "yield")
+    program = replace(load_output(source.out), repair=None, crossbars=None)
+    target = read_stored_target(source.out, files.ARCH)
+    setup = make_cell_setup(target, source.device, source.settings)
+    read = read_labelled_data(source.data, program.memory.inputs, source.samples)
+    find_class_rule(program).check_labels(read, source.data)
+    if read.labels is None:
+        raise UserError(f"{source.data}: has no labels, without which there is no accuracy")
+    return _OfThreads(lambda: ProgramRepairer(program, target, setup), read, task, threads)
+
+
+_Result = list[tuple[str, float]]
+
+
+@contextmanager
+def _open_executor(
+    source: YieldSource, task: YieldTask, threads: int, measured: "_OfThreads"
+) -> Generator[tuple[Executor, Callable[[tuple[float, int]], _Result], int]]:
+    """Yields an executor, the function that measures a chip on it, and the number of chips that it measures at once."""
+    if task.scheduler is None:
+        with CheckedThreadPool(max_workers=threads) as pool:
+            yield pool, measured.measure, threads
+        return
+    with connect_cluster(task.scheduler, "--scheduler") as executor:
+        whole = replace(source, out=source.out.absolute(), data=source.data.absolute())
+        yield executor, partial(_measure_on_worker, whole, task, whole.find_digests()), 1
+
+
+def _measure_on_worker(
+    source: YieldSource, task: YieldTask, digests: tuple[str, str], chip: tuple[float, int]
+) -> _Result:
+    """Measures a chip on a worker of a cluster, which reads program and data once."""
+    job = (digests, repr(source), repr(task))
+    with _reading:
+        if job not in _prepared:
+            if source.find_digests() != digests:
+                raise UserError(f"{source.out}, {source.data}: the files on a worker are not those of the caller")
+            _prepared.clear()
+            _prepared[job] = _prepare(source, task, 1)
+        measured = _prepared[job]
+    return measured.measure(chip)
+
+
+_reading = threading.Lock()
+_prepared: "dict[tuple[tuple[str, str], str, str], _OfThreads]" = {}
+"""The measurement that this process, a worker of a cluster, last took part in."""
 
 
 def _point(rate: float, method: str, top1: "np.ndarray[tuple[int], np.dtype[np.float64]]", least: float) -> YieldPoint:

@@ -27,7 +27,8 @@ def repair_command(
     """Make up for the stuck cells and dead lines of one chip, without compiling again.
 
     Free cells of a weight make up for stuck ones, columns are stored negated where that is nearer, and matrices move
-    to the crossbars of their core that suit them best. The streams stay as they are.
+    to the crossbars of their core that suit them best. The streams stay as they are. Where a core or link does not do,
+    cores exchange their work, and only the numbers of cores in the streams change.
 
     Example: raptor compile int8.onnx --cell-bits 4 -o s -q && raptor repair s --chip chip.json --cells reram-wan2022
     """
@@ -51,6 +52,9 @@ def repair_command(
         console = LiteralConsole()
         for line in describe_layers(found.layers):
             console.print(line, soft_wrap=True)
+        if found.repair.table.moved:
+            pairs = ", ".join(f"{old} to {new}" for old, new in found.repair.table.moved)
+            console.print(f"moved cores: {pairs}", soft_wrap=True)
         console.print(f"repaired for {found.repair.table.chip}: {folder}", soft_wrap=True)
 
 

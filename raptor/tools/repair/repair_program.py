@@ -1,6 +1,6 @@
 """Repairs a program for a chip: what each cell holds, and which crossbar of its core holds each matrix."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -84,24 +84,33 @@ class ProgramRepairer:
         return sorted({group.use.core for group in self.groups})
 
     @property
+    def parts(self) -> dict[int, list[CrossbarPart]]:
+        """The matrices of each core, one for each crossbar that the program uses."""
+        found: dict[int, list[CrossbarPart]] = defaultdict(list)
+        for group in self.groups:
+            found[group.use.core] += group.parts
+        return dict(found)
+
+    @property
     def most_parts(self) -> int:
         """Most crossbars that the program uses of a core."""
-        counts = Counter[int]()
-        for group in self.groups:
-            counts[group.use.core] += len(group.parts)
-        return max(counts.values(), default=0)
+        return max(map(len, self.parts.values()), default=0)
 
-    def repair(self, chip: Chip, method: RepairMethod, tick: Callable[[], None] = lambda: None) -> CellRepair:
-        """Returns the cells of the program on a chip. `tick` is called after each core.
-
-        Raises `UserError` if the chip is of another kind, or if a core has too few working crossbars.
-        """
+    def check_chip(self, chip: Chip) -> None:
+        """Raises `UserError` if a chip is of another kind than the program is compiled for, or lacks pairs of cells."""
         check_chip_fits(chip, self.target, "--chip")
         if chip.size.arrays < self.arrays:
             raise UserError(
                 f"--chip: chip {chip.file.name!r} has one array in a crossbar, but encoding={self.setup.encoding} "
                 "subtracts pairs of cells; take --with encoding=offset, or a chip file whose size has arrays 2"
             )
+
+    def repair(self, chip: Chip, method: RepairMethod, tick: Callable[[], None] = lambda: None) -> CellRepair:
+        """Returns the cells of the program on a chip. `tick` is called after each core.
+
+        Raises `UserError` if the chip is of another kind, or if a core has too few working crossbars.
+        """
+        self.check_chip(chip)
         by_core: dict[int, list[int]] = defaultdict(list)
         for k, group in enumerate(self.groups):
             by_core[group.use.core].append(k)

@@ -12,7 +12,7 @@ from raptor.common.files import file_access
 from raptor.common.files.schema_types import format_errors
 from raptor.target.chip_file import LIMIT_BYTES, ArrayDefects, ChipFile, ChipSize
 
-COLUMNS = ("core", "crossbar", "array", "row", "column", "converter", "defect")
+COLUMNS = ("core", "crossbar", "array", "row", "column", "converter", "link", "defect")
 """Columns of the file. Only `core` and `defect` must be there; a column that is missing counts as empty."""
 _PLACES = COLUMNS[:-1]
 _MOST_NUMBER = 2**31 - 1
@@ -23,17 +23,18 @@ def read_tester_csv(path: Path, size: ChipSize, name: str) -> ChipFile:
     """Returns the chip of a tester's file. Raises `UserError` with the line and the column at fault.
 
     A line names a core, and as much of crossbar, array, row, column and converter as the defect has: `off` or `on` for
-    a cell, `dead` for a core, a crossbar, a row, a column or a converter. Repeated lines count once.
+    a cell, `dead` for a core, a crossbar, a row, a column, a converter, or the link to the core `link`, a neighbour in
+    the mesh. Repeated lines count once.
     """
     content = file_access.read_bytes(path.parent, path.name, limit_bytes=LIMIT_BYTES)
     try:
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as e:
         raise UserError(f"{path}: not a text in UTF-8: byte {e.start}") from None
-    cores, crossbars = set[int](), set[tuple[int, int]]()
+    cores, crossbars, links = set[int](), set[tuple[int, int]](), set[tuple[int, int]]()
     lists: defaultdict[tuple[int, int, int], _Lists] = defaultdict(lambda: defaultdict(set))
     for where, place, defect in _read_lines(path, lines):
-        _add(where, place, defect, size, cores, crossbars, lists)
+        _add(where, place, defect, size, (cores, crossbars, links), lists)
     try:
         return ChipFile(
             version=1,
@@ -42,6 +43,7 @@ def read_tester_csv(path: Path, size: ChipSize, name: str) -> ChipFile:
             size=size,
             dead_cores=tuple(sorted(cores)),
             dead_crossbars=tuple(sorted(crossbars)),
+            dead_links=tuple(sorted(links)),
             arrays=tuple(_array(spot, found) for spot, found in sorted(lists.items())),
         )
     except ValidationError as e:
@@ -95,12 +97,15 @@ def _add(
     place: dict[str, int],
     defect: str,
     size: ChipSize,
-    cores: set[int],
-    crossbars: set[tuple[int, int]],
+    whole: tuple[set[int], set[tuple[int, int]], set[tuple[int, int]]],
     lists: defaultdict[tuple[int, int, int], _Lists],
 ) -> None:
-    """Adds the defect of a line. Raises `UserError` for a defect or a place that there is not."""
-    limits = (size.cores, size.all_crossbars, size.arrays, size.rows, size.all_columns, size.converters)
+    """Adds the defect of a line. Raises `UserError` for a defect or a place that there is not.
+
+    `whole`: dead cores, dead crossbars and dead links.
+    """
+    limits = (size.cores, size.all_crossbars, size.arrays, size.rows, size.all_columns, size.converters, size.cores)
+    cores, crossbars, links = whole
     for (key, number), count in zip(place.items(), (limits[_PLACES.index(key)] for key in place), strict=True):
         if number >= count:
             raise UserError(f"{where}: {key} {number}, but there are {count}")
@@ -109,10 +114,13 @@ def _add(
     if kind is None or (given <= {"core", "crossbar"} and "array" in place):
         raise UserError(
             f"{where}: defect {defect!r:.40} of {', '.join(place) or 'nothing'}: expected off or on with core, "
-            "crossbar, row and column, or dead with core; core and crossbar; or these and row, column or converter"
+            "crossbar, row and column, or dead with core; core and link; core and crossbar; or these and row, column "
+            "or converter"
         )
     if kind == "core":
         cores.add(place["core"])
+    elif kind == "link":
+        links.add((min(place["core"], place["link"]), max(place["core"], place["link"])))
     elif kind == "crossbar":
         crossbars.add((place["core"], place["crossbar"]))
     else:
@@ -124,6 +132,7 @@ def _add(
 
 _KINDS = {
     (frozenset({"core"}), "dead"): "core",
+    (frozenset({"core", "link"}), "dead"): "link",
     (frozenset({"core", "crossbar"}), "dead"): "crossbar",
     **{(frozenset({"core", "crossbar", line}), "dead"): line for line in ("row", "column", "converter")},
     **{(frozenset({"core", "crossbar", "row", "column"}), state): state for state in ("off", "on")},

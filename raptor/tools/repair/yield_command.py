@@ -35,6 +35,9 @@ def yield_command(
     ] = 8,
     seed: Annotated[int, typer.Option(min=0, max=2**62, help="Seed of the first chip.")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, max=256, show_default="all processors", help="Threads.")] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Dask scheduler, whose workers measure the chips.")
+    ] = None,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
     csv: Annotated[Path | None, typer.Option(help="File for the table as CSV.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="File for a plot of the table.")] = None,
@@ -47,17 +50,12 @@ def yield_command(
 
     Example: raptor yield s --data data.npz --rates 0.02,0.05 --chips 2 --cells reram-wan2022
     """
-    from raptor.common.files import file_access
-    from raptor.common.options import arguments
     from raptor.target.device_file import load_device
     from raptor.tools.repair.draw_defects import DefectRates
-    from raptor.tools.repair.measure_yield import YieldTask, measure_yield
+    from raptor.tools.repair.measure_yield import YieldSource, YieldTask, measure_yield
     from validator.crossbar.chip_settings import parse_settings
 
-    for option, file in (("csv", csv), ("plot", plot)):
-        if file is not None:
-            file_access.refuse_stdout(f"--{option}", file)
-            arguments.parse_new_file(option, file)
+    _check_options(scheduler, workers, csv, plot)
     task = YieldTask(
         rates=parse_rates(rates),
         others=DefectRates(on_share=on_share, dead_columns=dead_columns, dead_rows=dead_rows),
@@ -68,10 +66,24 @@ def yield_command(
         candidates=candidates,
         spare_columns=spare_columns,
         workers=workers,
+        scheduler=scheduler,
     )
     device, given = None if cells is None else load_device(cells), parse_settings("--with", settings or ())
-    report = measure_yield(out, data, samples, device, given, task, _tell_time(quiet))
+    report = measure_yield(YieldSource(out, data, samples, device, given), task, _tell_time(quiet))
     _write(report, csv, plot, json, quiet=quiet)
+
+
+def _check_options(scheduler: str | None, workers: int | None, csv: Path | None, plot: Path | None) -> None:
+    """Raises `UserError` for threads beside a cluster, and for files that cannot be written."""
+    from raptor.common.files import file_access
+    from raptor.common.options import arguments
+
+    if scheduler is not None and workers is not None:
+        raise UserError("--workers: not with --scheduler, which has workers of its own")
+    for option, file in (("csv", csv), ("plot", plot)):
+        if file is not None:
+            file_access.refuse_stdout(f"--{option}", file)
+            arguments.parse_new_file(option, file)
 
 
 def _tell_time(quiet: bool) -> Callable[[int, int, float], None]:

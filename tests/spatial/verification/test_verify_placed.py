@@ -21,6 +21,11 @@ from raptor.spatial import (
     verify_schedule,
 )
 from raptor.spatial.ir import Copy
+from raptor.spatial.mesh_placement import list_messages
+from raptor.target.avoid_defects import avoid_defects
+from raptor.target.chip_file import ChipFile, make_chip
+from raptor.tools.repair.chip_writer import make_size
+from tests.mesh_walks import walk
 from tests.pipeline import THESIS_CHIP, Passes, conv_model, passes, thesis_model
 from tests.tiny_models import make_model, node, random
 from tests.values import replace
@@ -119,6 +124,24 @@ def test_a_wrong_placement(good: Passes, mistake: str):
     change, message = WRONG_PLACES[mistake]
     with pytest.raises(VerifyError, match=f"place_cores: .*{message}"):
         verify_placed(change(good.on_chip), good.partition, good.arch)
+
+
+def test_a_message_over_a_dead_link(good: Passes):
+    """The placement of a chip whose links work, on one with a dead link between two cores that exchange values."""
+    sender, receiver, _ = list_messages(good.on_chip, good.arch)[0].tolist()
+    cols = good.arch.mesh_cols
+    size = make_size(good.arch, 1)
+    for link in size.list_links():
+        chip = make_chip(ChipFile(version=1, name="die", source="a test", size=size, dead_links=(link,)))
+        around = avoid_defects(good.arch, chip, "here")
+        if link in walk(sender, receiver, cols) | walk(receiver, sender, cols):
+            with pytest.raises(VerifyError, match=r"place_cores: cores \d+ and \d+ exchange values over a dead link"):
+                verify_placed(good.on_chip, good.partition, around)
+    pairs = list_messages(good.on_chip, good.arch)[:, :2].tolist()
+    used = {link for a, b in pairs for link in walk(a, b, cols) | walk(b, a, cols)}
+    unused = next(link for link in size.list_links() if link not in used)
+    chip = make_chip(ChipFile(version=1, name="die", source="a test", size=size, dead_links=(unused,)))
+    verify_placed(good.on_chip, good.partition, avoid_defects(good.arch, chip, "here"))
 
 
 # Schedule

@@ -18,6 +18,7 @@ import sqlalchemy as sql
 import raptor
 from raptor.common.errors import UserError
 from raptor.common.files import file_access
+from raptor.common.process import dask_cluster
 from raptor.tools.explore.evaluation import worker_pool
 from raptor.tools.explore.evaluation.evaluation_jobs import EvaluationJob, EvaluationRecord, evaluate_job
 from raptor.tools.explore.evaluation.trial_outcomes import StudyTrial, combine_records
@@ -363,7 +364,7 @@ def test_a_scheduler_and_workers_in_processes_of_their_own(whole: Study, tmp_pat
 
 def test_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     study = small(tmp_path, rest='[run]\nscheduler = "tcp://127.0.0.1:9"\n')
-    monkeypatch.setattr(worker_pool, "CONNECT_TIMEOUT_S", 1)
+    monkeypatch.setattr(dask_cluster, "CONNECT_TIMEOUT_S", 1)
     with pytest.raises(UserError, match="no scheduler of Dask answers"):
         run_study(study)
 

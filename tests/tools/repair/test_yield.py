@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,13 @@ from raptor.target.chip_file import make_chip
 from raptor.tools.cli.app import build_commands
 from raptor.tools.repair.chip_writer import make_size
 from raptor.tools.repair.draw_defects import DefectRates, draw_chip
-from raptor.tools.repair.measure_yield import YieldReport, YieldTask, measure_yield
+from raptor.tools.repair.measure_yield import (
+    YieldReport,
+    YieldSource,
+    YieldTask,
+    _measure_on_worker,  # pyright: ignore[reportPrivateUsage]
+    measure_yield,
+)
 from raptor.tools.repair.repair_output import repair_output
 from raptor.tools.repair.yield_plot import draw_yield
 from validator.accuracy.measure import measure_accuracy
@@ -114,6 +122,45 @@ def test_the_plot_has_the_shares(folder: Path, tmp_path: Path):
     assert b'id="yield"' in page.read_bytes()
 
 
+@pytest.mark.slow
+def test_a_cluster_changes_nothing(folder: Path, tmp_path: Path):
+    """A worker measures the chips, and refuses files that are not those of the caller."""
+    distributed = pytest.importorskip("distributed")
+    words = ("--data", str(folder / "test.npz"), "--samples", "5", "--chips", "3", "--rates", "0.05", *WITH)
+    every = ("yield", str(folder / "out"), *words, "--candidates", "6", "--json", "-")
+    alone = invoke(*every)
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster:
+        done = invoke(*every, "--scheduler", cluster.scheduler_address)
+        assert done.exit_code == 0, done.exception
+        assert done.stdout == alone.stdout
+    source = YieldSource(folder / "out", folder / "test.npz", 5, None, {"encoding": "differential_analog"})
+    task = YieldTask(
+        rates=(0.05,),
+        others=DefectRates(),
+        methods=("sums",),
+        chips=1,
+        seed=0,
+        least=0.9,
+        candidates=6,
+        spare_columns=0,
+    )
+    (found,) = _measure_on_worker(source, task, source.find_digests(), (0.05, 0))
+    assert found[0] == "sums"
+    shutil.copytree(folder / "out", tmp_path / "out")
+    (tmp_path / "out" / "manifest.json").write_bytes(b"{}")
+    with pytest.raises(UserError, match="the files on a worker are not those of the caller"):
+        _measure_on_worker(replace(source, out=tmp_path / "out"), task, source.find_digests(), (0.05, 0))
+
+
+def test_a_scheduler_that_does_not_answer(folder: Path):
+    pytest.importorskip("distributed")
+    every = ("yield", str(folder / "out"), "--data", str(folder / "test.npz"), "--candidates", "6", *WITH)
+    done = invoke(*every, "--scheduler", "tcp:/127.0.0.1")
+    assert isinstance(done.exception, UserError)
+    assert "--scheduler: tcp:/127.0.0.1: no scheduler of Dask answers" in str(done.exception)
+    assert "--workers: not with --scheduler" in str(invoke(*every, "--scheduler", "a", "--workers", "2").exception)
+
+
 def test_the_number_of_threads_changes_nothing(folder: Path):
     words = ("--data", str(folder / "test.npz"), "--samples", "5", "--chips", "3", "--rates", "0.05", *WITH)
     found = [
@@ -143,7 +190,8 @@ def test_time_left(folder: Path, monkeypatch: pytest.MonkeyPatch, workers: int, 
     def tick(done: int, count: int, left_s: float) -> None:
         told.append((done, count, left_s))
 
-    measure_yield(folder / "out", folder / "test.npz", 2, None, {"encoding": "differential_analog"}, task, tick)
+    source = YieldSource(folder / "out", folder / "test.npz", 2, None, {"encoding": "differential_analog"})
+    measure_yield(source, task, tick)
     assert told == [(k, 3, pytest.approx(left)) for k, left in enumerate(left_s, 1)]
 
 

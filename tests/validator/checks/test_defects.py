@@ -561,6 +561,22 @@ def a_dead_core_is_used(seed: Seed) -> None:
     of_chip(seed, dead_cores=[1])
 
 
+def mesh(cores: int, columns: int) -> dict[str, int]:
+    return {"cores": cores, "crossbars": 4, "rows": 128, "columns": 128, "arrays": 2, "mesh_columns": columns}
+
+
+@defect("dead-link")
+def a_dead_link_is_used(seed: Seed) -> None:
+    seed.arch["chip_config"]["network_config"]["layout"] = [1, 2]
+    of_chip(seed, size=mesh(2, 2), dead_links=[[0, 1]])
+
+
+@defect("chip-size", "dead-link")
+def dead_links_of_another_mesh(seed: Seed) -> None:
+    seed.arch["chip_config"]["network_config"]["layout"] = [1, 2]
+    of_chip(seed, size=mesh(2, 1), dead_links=[[0, 1]])
+
+
 @defect("dead-crossbar")
 def no_crossbar_works(seed: Seed) -> None:
     of_chip(seed, dead_crossbars=[[0, 0], [0, 1], [0, 2], [0, 3]])

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import networkx as nx
+import numpy as np
 
 from raptor.target.arch import Target
 from raptor.target.chip_file import CellState, Chip
@@ -41,6 +42,8 @@ def chip_size(subject: CheckSubject) -> Iterator[RuleHit]:
         wanted = (target.core_count, target.xbars_per_core, target.xbar_rows, target.xbar_cols)
         if wanted != (size.cores, size.crossbars, size.rows, size.columns):
             yield RuleHit("the architecture has other numbers of cores, crossbars, rows or columns")
+        if chip.file.dead_links and target.mesh_cols != size.mesh_columns:
+            yield RuleHit(f"the mesh has rows of {target.mesh_cols} cores, the chip's of {size.mesh_columns}")
     if repair is not None and repair.chip_sha256 != chip.digest:
         yield RuleHit(f"the program is repaired for chip {repair.chip!r}, not for this file of {chip.file.name!r}")
 
@@ -58,6 +61,32 @@ def dead_core(subject: CheckSubject) -> Iterator[RuleHit]:
         for core in _used_cores(subject):
             if core in subject.defects.dead_cores:
                 yield RuleHit(f"core {core} is dead", core=core)
+
+
+@register_rule(
+    "dead-link",
+    ERROR,
+    TOPIC,
+    "A message over a dead link",
+    effect="the simulator has no links, and delivers it",
+    advice=f"{_COMPILE}, or repair the program, which moves cores",
+)
+def dead_link(subject: CheckSubject) -> Iterator[RuleHit]:
+    """A message goes along the row of its sender, then along the column of its receiver. A `recv` answers the `send`
+    on a route of its own, so both routes of the two cores must work; those of a `sync`, too.
+    """
+    routes = subject.defects.cut_routes if subject.defects is not None else None
+    if routes is None:
+        return
+    s, count = subject.columns, subject.defects.size.cores if subject.defects is not None else 0
+    at = s.find_named("send", "recv", "sync")
+    at = at[(s.a[at] >= 0) & (s.a[at] < count) & (s.core[at] < count)]
+    source, to = s.core[at].astype(np.int64), s.a[at].astype(np.int64)
+    cut = np.flatnonzero(routes.cut(source, to))
+    pairs = np.unique(source[cut] * count + to[cut], return_index=True)[1]
+    for k in cut[np.sort(pairs)].tolist():
+        mine = np.flatnonzero((source == source[k]) & (to == to[k]))
+        yield RuleHit(f"messages between cores {source[k]} and {to[k]} cross a dead link", at[mine])
 
 
 @register_rule(

@@ -11,12 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
 
 import msgspec
 
-from raptor.common.errors import UserError
 from raptor.common.files.json_decoding import json_decoder
+from raptor.common.process import dask_cluster
 from raptor.tools.explore.evaluation.evaluation_jobs import EvaluationJob, EvaluationRecord
 
 MAX_ATTEMPTS = 3
@@ -24,8 +23,6 @@ MAX_ATTEMPTS = 3
 WORKER_COMMAND = ("-m", "raptor.tools.explore.evaluation.worker_process")
 START_TIMEOUT_S = 300
 """Timeout for the start of a process; on a busy computer its imports take many seconds."""
-CONNECT_TIMEOUT_S = 10
-"""Timeout for the connection to the scheduler of a cluster."""
 _PART_BYTES = 2**16
 
 
@@ -178,18 +175,7 @@ def open_local_pool(count: int) -> Generator[SubmitFunction]:
 @contextmanager
 def connect_cluster(address: str) -> Generator[SubmitFunction]:
     """Yields a submit function for a Dask cluster. Raises `UserError` if its scheduler does not answer."""
-    try:
-        from distributed import Client
-    except ImportError as e:
-        raise UserError("run.scheduler: needs Dask: pip install 'raptor-crossbar[cluster]'") from e
-    try:
-        client = Client(address, timeout=CONNECT_TIMEOUT_S)
-    except (OSError, ValueError) as e:
-        raise UserError(f"run.scheduler: {address}: no scheduler of Dask answers: {e}") from e
-    with client:
-        if not client.scheduler_info()["workers"]:
-            client.wait_for_workers(1, timeout=60)
-        executor = cast(Any, client).get_executor(pure=False)  # its types are not complete
+    with dask_cluster.connect_cluster(address, "run.scheduler") as executor:
         yield lambda job, limits: executor.submit(_on_worker, job, limits)
 
 
