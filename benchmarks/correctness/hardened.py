@@ -1,9 +1,9 @@
-"""Measure the network of the digits as given, equalised, trimmed and trained: `make bench-hardened`.
+"""Measure a network as given, equalised, trimmed and trained, on chips: `make bench-hardened`, `make bench-fashion`.
 
 Chips of three devices, all test images, several chips and seeds. Everything is chosen on images for training: the noise
 by the first seed on validation images, ranges on 200, trims on 20. Training needs PyTorch. `--folder` keeps models and
 measured cells, so that a stopped run goes on. `--data` takes another data set of `models.trained.datasets`, and
-`--model` another network.
+`--network` another network of `models`; it is trained without errors first, as the network of the digits was.
 """
 
 import argparse
@@ -17,10 +17,13 @@ from typing import Any
 import numpy as np
 import onnx
 
+import models
 import raptor
 from models.trained import MODEL
 from models.trained.datasets import DATASETS
 from raptor.target.device_file import load_device
+from raptor.tools.quantise.ort_quantizer import OrtSession
+from raptor.tools.train.train_model import TrainedModel
 from validator.accuracy.measure import measure_accuracy
 
 CHIP: Mapping[str, Any] = {"xbar": 128, "cores": 64, "cell_bits": 4}
@@ -34,19 +37,25 @@ RANGES, EQUALISED, TRIMMED = 200, 100, 20
 class NetworkForm:
     """A row of the table. `source`: `given`, `hardened` or `trained`; `aged`: a year after programming.
 
-    `trained_for`: device of a training.
+    `mixed`: with the policy of bits that takes 80 % of the time. `trained_for`: device of a training.
     """
 
     source: str
     weights: int = 8
     trim: bool = False
     aged: bool = False
+    mixed: bool = False
     trained_for: str = "reram-milo"
     devices: Sequence[str] = DEVICES
 
     @property
     def settings(self) -> dict[str, str]:
         return dict(YEAR) if self.aged else {}
+
+    @property
+    def stem(self) -> str:
+        """What all files of the form begin with, but for the number of the seed."""
+        return f"{self.source}-w{self.weights}{'-aged' * self.aged}{'-mixed' * self.mixed}"
 
 
 PCM, RERAM = DEVICES[:1], DEVICES[1:]
@@ -60,7 +69,11 @@ FORMS: Mapping[str, NetworkForm] = {
     "int4, trained": NetworkForm("trained", weights=4, devices=RERAM),
     "int8, after a year": NetworkForm("given", aged=True, devices=PCM),
     "int8, trained, after a year": NetworkForm("trained", aged=True, trained_for=PCM[0], devices=PCM),
+    "mixed": NetworkForm("given", mixed=True, devices=RERAM),
+    "mixed, trained": NetworkForm("trained", mixed=True, devices=RERAM),
 }
+BUDGET = {"latency": 0.8}
+"""Largest latency with the policy, relative to the latency with 8 bits everywhere."""
 
 
 def main() -> None:
@@ -73,14 +86,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keeps models and measured cells")
     parser.add_argument("--data", choices=DATASETS, default="digits", help="data set")
     parser.add_argument("--source", type=Path, default=Path(), help="folder of its installed files")
-    parser.add_argument("--model", type=Path, default=MODEL, help="network")
+    parser.add_argument("--network", choices=models.MODELS, help="by default the trained network of the digits")
+    parser.add_argument("--devices", nargs="*", default=[*DEVICES], choices=DEVICES, help="columns to measure")
+    parser.add_argument("--shift", type=int, default=1, help="largest shift of an image in training")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         bench = HardenedBench(args.folder or Path(scratch), args)
         bench.write_data()
         rows = [(name, *bench.measure_form(name)) for name in args.forms]
-    print("| network | onnxruntime |", " | ".join(DEVICES), "|")
-    print("|---" * (2 + len(DEVICES)) + "|")
+    print("| network | float | onnxruntime |", " | ".join(args.devices), "|")
+    print("|---" * (3 + len(args.devices)) + "|")
     for row in rows:
         print("|", " | ".join(row), "|")
 
@@ -90,77 +105,116 @@ class HardenedBench:
 
     def __init__(self, folder: Path, args: argparse.Namespace) -> None:
         self.folder, self.args = folder, args
+        self.is_given = args.network is None
 
     def write_data(self) -> None:
-        """Writes train.npz and test.npz, and inputs without labels from the former."""
+        """Writes train.npz and test.npz, inputs without labels from the former, and the network as given."""
         split = DATASETS[self.args.data](self.args.source)
         split.save(self.folder)
-        name = onnx.load(self.args.model).graph.input[0].name  # pyright: ignore[reportUnknownMemberType] no types
+        model = onnx.load(MODEL) if self.is_given else models.build(self.args.network)  # pyright: ignore[reportUnknownMemberType] no types
+        onnx.save(model, self.folder / "network.onnx")  # pyright: ignore[reportUnknownMemberType] as above
+        name = model.graph.input[0].name
         for file, count in (("ranges", RANGES), ("equalised", EQUALISED), ("trimmed", TRIMMED)):
             arrays: dict[str, Any] = {name: split.training[0][:count]}
             np.savez(self.folder / f"{file}.npz", **arrays)
 
     def measure_form(self, name: str) -> Iterator[str]:
-        """Yields the cells of a row: onnxruntime, and mean and lowest chip of each device."""
+        """Yields the cells of a row: float, onnxruntime, and mean and lowest chip of each device."""
         form = FORMS[name]
-        seeds = range(self.args.seeds) if form.source == "trained" else (0,)
+        seeds = (0,) if self.is_given and form.source != "trained" else range(self.args.seeds)
         outs = [self.compile_form(form, seed) for seed in seeds]
+        yield f"{np.mean([self.measure_floats(self.find_floats(form, seed)) for seed in seeds]):.1f}"
         measured = {
-            d: [self.measure_chips(out, form, d) for out in outs] for d in DEVICES if d in form.devices
+            d: [self.measure_chips(out, form, d) for out in outs] for d in self.args.devices if d in form.devices
         }  # fmt: skip
-        yield f"{np.mean([found['reference'] for found in next(iter(measured.values()))]):.1f}"
-        for device in DEVICES:
+        yield f"{np.mean([found['reference'] for found in next(iter(measured.values()))]):.1f}" if measured else ""
+        for device in self.args.devices:
             chips = [top1 for found in measured.get(device, ()) for top1 in found["chips"]]
             yield f"{np.mean(chips):.1f} ({min(chips):.1f})" if chips else ""
 
     def compile_form(self, form: NetworkForm, seed: int) -> Path:
         """Returns the output directory of a form; a network that is trained has `seed`."""
-        aged = "-aged" * form.aged
-        stem = f"{form.source}-{seed}-w{form.weights}{aged}"
+        stem = f"{form.stem}-{seed}"
         out = self.folder / f"{stem}{'-trimmable' * form.trim}"
         if not out.exists():
-            floats = {"given": self._given, "hardened": self._hardened, "trained": self._trained}[form.source]
-            model = floats(form, seed, self.folder / f"{form.source}-{seed}-w{form.weights}{aged}.onnx")
             ranges: dict[str, Any] = {"data": self.folder / "ranges.npz", "per_channel": True}
-            integers = raptor.quantize(model, weights=form.weights, **ranges)
+            policy = {"policy": self.find_policy()} if form.mixed else {}
+            integers = raptor.quantize(self.find_floats(form, seed), weights=form.weights, **policy, **ranges)
             integers.save(self.folder / f"{stem}-integers.onnx", force=True)
             raptor.compile(self.folder / f"{stem}-integers.onnx", trimmable=form.trim, **CHIP).save(out)
         return out
 
-    def _given(self, form: NetworkForm, seed: int, target: Path) -> Path:
-        return self.args.model
+    def find_floats(self, form: NetworkForm, seed: int) -> Path:
+        """Returns the float network of a form."""
+        return {"given": self._given, "hardened": self._hardened, "trained": self._trained}[form.source](form, seed)
 
-    def _hardened(self, form: NetworkForm, seed: int, target: Path) -> Path:
-        found = raptor.harden(
-            self.args.model, cells="reram-milo", data=self.folder / "equalised.npz", weights=form.weights
-        )
-        return found.save(target, force=True)
-
-    def _trained(self, form: NetworkForm, seed: int, target: Path) -> Path:
-        """Trains from new weights. The first seed chooses the noise on validation images, the others take it."""
+    def find_policy(self) -> Path:
+        """Returns the policy of mixed precision, found with the network as given."""
+        target = self.folder / "policy.json"
         if not target.exists():
-            chosen = self.folder / f"noise-w{form.weights}-{form.trained_for}{'-aged' * form.aged}.json"
-            found = raptor.train(
-                self.args.model,
-                cells=form.trained_for,
-                data=self.folder / "train.npz",
-                test=[self.folder / "test.npz"],
-                noise=json.loads(chosen.read_text()) if chosen.exists() else "auto",
-                weights=form.weights,
-                epochs=self.args.epochs,
-                seed=seed,
-                shift=1,
-                scratch=True,
-                settings=form.settings,
-            )
-            print(found.report, flush=True)
+            given, data = self._given(FORMS["int8"], 0), self.folder / "ranges.npz"
+            found = raptor.search_policy(given, budget=BUDGET, data=data, per_channel=True, **CHIP)
+            print(found.policy, f"{found.ratio:.3f} of the latency", flush=True)
+            target.write_bytes(found.policy.to_json())
+        return target
+
+    def _given(self, form: NetworkForm, seed: int) -> Path:
+        network, target = self.folder / "network.onnx", self.folder / f"given-{seed}.onnx"
+        if self.is_given:
+            return network
+        if not target.exists():
+            self._train("reram-milo", seed, noise=0.0).save(target)
+        return target
+
+    def _hardened(self, form: NetworkForm, seed: int) -> Path:
+        target, data = self.folder / f"{form.stem}-{seed}.onnx", self.folder / "equalised.npz"
+        if not target.exists():
+            given = self._given(form, seed)
+            raptor.harden(given, cells="reram-milo", data=data, weights=form.weights).save(target)
+        return target
+
+    def _trained(self, form: NetworkForm, seed: int) -> Path:
+        """Trains from new weights. The first seed chooses the noise on validation images, the others take it."""
+        target, chosen = self.folder / f"{form.stem}-{seed}.onnx", self.folder / f"{form.stem}-noise.json"
+        if not target.exists():
+            noise = json.loads(chosen.read_text()) if chosen.exists() else "auto"
+            policy = {"policy": self.find_policy()} if form.mixed else {}
+            options = {"weights": form.weights, "settings": form.settings, **policy}
+            found = self._train(form.trained_for, seed, noise=noise, **options)
             chosen.write_text(json.dumps(found.report.chosen))
             found.save(target)
         return target
 
+    def _train(self, device: str, seed: int, **options: Any) -> TrainedModel:
+        found = raptor.train(
+            self.folder / "network.onnx",
+            cells=device,
+            data=self.folder / "train.npz",
+            test=[self.folder / "test.npz"],
+            epochs=self.args.epochs,
+            seed=seed,
+            shift=self.args.shift,
+            scratch=True,
+            refit=True,
+            **options,
+        )
+        print(found.report, flush=True)
+        return found
+
+    def measure_floats(self, model: Path) -> float:
+        """Returns top-1 of a float network on the test images, by onnxruntime, in %."""
+        loaded = onnx.load(model)  # pyright: ignore[reportUnknownMemberType] no types
+        session = OrtSession(loaded)
+        with np.load(self.folder / "test.npz") as test:
+            images, labels = test["x"][: self.args.images], test["y"][: self.args.images]
+        graph = loaded.graph
+        name, output = graph.input[0].name, graph.output[0].name
+        scores = [session.run({name: image[None]})[output].ravel() for image in images]
+        return 100 * float((np.argmax(scores, axis=1) == labels).mean())
+
     def measure_chips(self, out: Path, form: NetworkForm, device: str) -> dict[str, Any]:
         """Returns top-1 in %: `reference` of onnxruntime, and `chips`; from the folder if it was measured before."""
-        stored = self.folder / f"{out.name}-{device}-{self.args.chips}{'-aged' * form.aged}.json"
+        stored = self.folder / f"{out.name}-{device}-{self.args.chips}.json"
         if not stored.exists():
             found = measure_accuracy(
                 out,

@@ -8,20 +8,16 @@ the second all policies.
 """
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-
-import onnx
 
 import models
 import raptor
 from benchmarks.programs.published_policies import (
     POLICIES,
     SIDE,
-    LayerShape,
     PublishedPolicy,
-    list_vit_layers,
     published_factor,
 )
 from raptor.options import ModelInputs
@@ -59,7 +55,7 @@ def main() -> None:
         published, *simulated = bench.format_factors(policy)
         eights = "8" * len(policy.weights)
         alone = (replace(policy, inputs=eights), replace(policy, weights=eights))
-        parts_alone = (f"{bench.published_factor(p):.3f}" for p in alone)
+        parts_alone = (f"{published_factor(p):.3f}" for p in alone)
         print("|", " | ".join((*head, published, *parts_alone, *simulated)), "|", flush=True)
 
 
@@ -73,21 +69,12 @@ class MixedBench:
 
     def format_factors(self, policy: PublishedPolicy) -> tuple[str, str, str]:
         """Returns what a policy divides: the latency by the publication; latency and energy of programs, or nothing."""
-        published = f"{self.published_factor(policy):.3f}"
+        published = f"{published_factor(policy):.3f}"
         if policy.model not in models.MODELS:
             return published, "", ""
         found = self._simulate(policy, make_policy(list_layer_names(self._calibrate(policy.model)), policy))
         base = self._simulate(policy, EIGHT_BITS)
         return published, f"{base[0] / found[0]:.3f}", f"{base[1] / found[1]:.3f}"
-
-    def published_factor(self, policy: PublishedPolicy) -> float:
-        layers = list_vit_layers() if policy.model == "vit_b_32" else list(self._list_layers(policy.model))
-        return published_factor(layers, *policy.bits, policy.cell_bits)
-
-    def _list_layers(self, name: str) -> Iterator[LayerShape]:
-        model = models.build(name, image_size=224)
-        shapes = {layer.name: shape for layer, shape in list_layers(model)}
-        return (shapes[layer] for layer in order_as_published(shapes))
 
     def _calibrate(self, name: str) -> CalibratedModel:
         if name not in self._calibrated:
@@ -134,21 +121,6 @@ def simulate_policy(source: CalibratedModel, bits: Policy, chip: Mapping[str, An
     assert found.latency_ns is not None
     assert found.energy_pj is not None
     return found.latency_ns, found.energy_pj
-
-
-def list_layers(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, LayerShape]]:
-    """Yields the convolutions and dense layers of a model, in their order."""
-    found = onnx.shape_inference.infer_shapes(model).graph
-    sizes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in (*found.value_info, *found.output)}
-    constants = {t.name: t.dims for t in found.initializer}
-    for node in found.node:
-        if node.op_type == "Conv":
-            out, inner, *kernel = constants[node.input[1]]
-            height, width = sizes[node.output[0]][2:]
-            yield node, LayerShape(inner * kernel[0] * kernel[1], out, height * width)
-        elif node.op_type == "Gemm":
-            out, inner = constants[node.input[1]]
-            yield node, LayerShape(inner, out, 1)
 
 
 if __name__ == "__main__":

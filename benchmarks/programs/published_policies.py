@@ -1,4 +1,4 @@
-"""The policies of mixed precision that cim-aq publishes (arXiv 2601.21737, github.com/jmkle/cim-aq), and its cost model.
+"""The policies of mixed precision that cim-aq publishes (arXiv 2601.21737), and its cost model.
 
 Its engine multiplies one tile of 256x256 cells at a time: each tile is written, then multiplies all vectors, bit after
 bit. A weight is the difference of two columns.
@@ -67,8 +67,33 @@ POLICIES = (
 )
 
 
-def list_vit_layers() -> list[LayerShape]:
-    """Returns the layers of ViT-B/32 as cim-aq counts them: 12 blocks of 12 heads, 50 tokens of 768 channels.
+def list_layers(model: str) -> list[LayerShape]:
+    """Returns the layers of a network with policies, in their order."""
+    return {"vgg16": _list_vgg16, "resnet18": _list_resnet18, "vit_b_32": _list_vit_b_32}[model]()
+
+
+def _list_vgg16() -> list[LayerShape]:
+    found, inputs = list[LayerShape](), 3
+    for size, width, count in ((224, 64, 2), (112, 128, 2), (56, 256, 3), (28, 512, 3), (14, 512, 3)):
+        for _ in range(count):
+            found.append(LayerShape(9 * inputs, width, size * size))
+            inputs = width
+    return [*found, LayerShape(49 * inputs, 4096, 1), LayerShape(4096, 4096, 1), LayerShape(4096, 1000, 1)]
+
+
+def _list_resnet18() -> list[LayerShape]:
+    """A projection comes before its block."""
+    found, inputs = [LayerShape(3 * 49, 64, 112 * 112)], 64
+    for size, width in ((56, 64), (28, 128), (14, 256), (7, 512)):
+        vectors = size * size
+        found += [LayerShape(inputs, width, vectors)] * (inputs != width)
+        found += [LayerShape(9 * inputs, width, vectors), *[LayerShape(9 * width, width, vectors)] * 3]
+        inputs = width
+    return [*found, LayerShape(inputs, 1000, 1)]
+
+
+def _list_vit_b_32() -> list[LayerShape]:
+    """12 blocks of 12 heads, 50 tokens of 768 channels.
 
     Queries, keys and values are one layer; keys and values of each head are matrices that are written for the image.
     """
@@ -84,6 +109,14 @@ def list_vit_layers() -> list[LayerShape]:
     return [LayerShape(3 * 32 * 32, width, tokens - 1), *12 * block, LayerShape(width, 1000, 1)]
 
 
+def published_factor(policy: PublishedPolicy) -> float:
+    """Returns the latency with 8 bits everywhere over that of a policy, by the model of the publication."""
+    layers = list_layers(policy.model)
+    eights = [8] * len(layers)
+    base = published_latency_us(layers, eights, eights, policy.cell_bits)
+    return base / published_latency_us(layers, *policy.bits, policy.cell_bits)
+
+
 def published_latency_us(
     layers: Sequence[LayerShape], weights: Sequence[int], inputs: Sequence[int], cell_bits: int
 ) -> float:
@@ -93,13 +126,3 @@ def published_latency_us(
         tiles = ceil(2 * layer.cols * ceil(w / cell_bits) / SIDE) * ceil(layer.rows / SIDE)
         total += layer.matrices * tiles * (WRITE_US + layer.vectors * a * PRODUCT_US)
     return total
-
-
-def published_factor(
-    layers: Sequence[LayerShape], weights: Sequence[int], inputs: Sequence[int], cell_bits: int
-) -> float:
-    """Returns the latency with 8 bits everywhere over that of a policy, by the model of the publication."""
-    eights = [8] * len(layers)
-    return published_latency_us(layers, eights, eights, cell_bits) / published_latency_us(
-        layers, weights, inputs, cell_bits
-    )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from raptor.tools.train.fit_network import NoisyLayers
     from raptor.tools.train.torch_graph import TorchGraph
 
-NOISES: tuple[float | Literal["device"], ...] = (0.06, 0.12, "device")
+NOISES: tuple[float | Literal["device"], ...] = (0.06, 0.09, 0.12, "device")
 """Noises that `auto` tries: standard deviations as shares of a channel's largest weight, and errors of the cells."""
 PACKAGE = "'raptor-crossbar[train]'"
 """Requirement of `pip install` that brings PyTorch."""
