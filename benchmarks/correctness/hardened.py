@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--forms", nargs="*", default=[*FORMS], choices=FORMS, help="rows to measure")
     parser.add_argument("--chips", type=int, default=10, help="chips of each device and seed")
     parser.add_argument("--seeds", type=int, default=3, help="trainings")
-    parser.add_argument("--epochs", type=int, default=150, help="of a training")
+    parser.add_argument("--epochs", type=int, default=300, help="of a training")
     parser.add_argument("--images", type=int, help="test images, by default all")
     parser.add_argument("--folder", type=Path, help="keeps models and measured cells")
     parser.add_argument("--data", choices=DATASETS, default="digits", help="data set")

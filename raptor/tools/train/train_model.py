@@ -69,7 +69,7 @@ class TrainingReport(StrictSchema):
     training: int = Field(description="samples")
     validation: int = Field(description="samples, none of which is equal to one of training")
     before: ValidatedNoise = Field(description="the model as given; noise 0")
-    tried: JsonArray[ValidatedNoise] = Field(description="in the order of training")
+    tried: JsonArray[ValidatedNoise] = Field(description="in the order of training; none if refit has one noise")
     chosen: float | Literal["device"]
     refit: bool = Field(description="trained once more with the chosen noise, on the samples of validation, too")
     seconds: float
@@ -128,7 +128,7 @@ def train(
     weight of each channel; `device`: the errors of the cells; `auto`: the best of several on validation samples.
     `weights`: bits of a weight on the chip. `rate`: of Adam. `shift`: largest random shift of images and signals.
     `scratch`: start from new weights, drawn from `seed`. `refit`: after the choice, train once more with the chosen
-    noise, on all samples. `policy`: bits of weights and inputs of single layers, as for `quantize`; inputs of few bits
+    noise, on all samples; at once if `noise` leaves no choice. `policy`: bits of weights and inputs of single layers, as for `quantize`; inputs of few bits
     are quantised in training, too. `tick` gets a text about the progress.
 
     Raises `UserError` for invalid arguments and files, for operators that cannot be differentiated, and without
@@ -156,12 +156,18 @@ def train(
     flags = (arguments.parse_flag("scratch", scratch), arguments.parse_flag("refit", refit))
     task = _TrainingTask(prepared, read, errors, bits, of_layers, *numbers, *flags, tick)
     before, tried, network = _train_all(task, levels)
-    report = _describe(task, device, before, tried, time.monotonic() - started)
+    chosen = choose_noise(tried) if tried else levels[0]
+    report = _describe(task, device, before, tried, chosen, time.monotonic() - started)
     return TrainedModel(_write_weights(prepared.proto, network, report), report)
 
 
 def _describe(
-    task: _TrainingTask, device: str, before: ValidatedNoise, tried: Sequence[ValidatedNoise], seconds: float
+    task: _TrainingTask,
+    device: str,
+    before: ValidatedNoise,
+    tried: Sequence[ValidatedNoise],
+    chosen: float | Literal["device"],
+    seconds: float,
 ) -> TrainingReport:
     return TrainingReport(
         model=task.prepared.name,
@@ -174,7 +180,7 @@ def _describe(
         validation=task.data.validation.count,
         before=before,
         tried=tuple(tried),
-        chosen=choose_noise(tried),
+        chosen=chosen,
         refit=task.refit,
         seconds=round(seconds, 1),
     )
@@ -238,6 +244,8 @@ def _train_all(
     from raptor.tools.train.torch_graph import TorchGraph
 
     before = _validate(TorchGraph(task.prepared.proto), task, 0.0)
+    if task.refit and len(levels) == 1:
+        return before, [], _train_one(task, levels[0], task.data.join())
     networks = [_train_one(task, level, task.data.training) for level in levels]
     tried = [_validate(network, task, level) for network, level in zip(networks, levels, strict=True)]
     chosen = choose_noise(tried)

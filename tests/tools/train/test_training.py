@@ -15,7 +15,7 @@ from raptor.target import arch
 from raptor.target.device_file import load_device
 from raptor.tools.cli.app import build_commands
 from raptor.tools.quantise import Policy
-from raptor.tools.train.train_model import NOISES
+from raptor.tools.train import train_model
 from tests.paths import ROOT
 from tests.project.documents import Page
 from tests.tiny_models import make_model, node, random
@@ -119,16 +119,16 @@ def test_the_command_repeats_its_bytes_and_chooses_on_validation(folder: Path, m
     report = __import__("json").loads(Path("report.json").read_text())
     best = min(report["tried"], key=lambda found: found["loss"])
     assert report["chosen"] == best["noise"]
-    assert [found["noise"] for found in report["tried"]] == [*NOISES]
+    assert [found["noise"] for found in report["tried"]] == [*train_model.NOISES]
 
 
 def test_a_policy_is_trained(folder: Path) -> None:
-    """What the network reaches with 4 bits in the inputs and weights of two layers; more than the one as given."""
+    """What the network reaches with 4 bits in inputs and weights of two layers each, from new weights."""
     policy = Policy(weights={"block1.depthwise": 4, "conv2": 4}, inputs={"conv2": 4, "fc1": 4})
     options: dict[str, Any] = {"data": folder / "train.npz", "noise": 0.06, "epochs": 30, "scratch": True}
     found = raptor.train(MODEL, cells="reram-milo", policy=policy, **options)
     assert found.report.policy == policy
-    assert found.report.tried[0].chips >= 0.85
+    assert found.report.tried[0].chips >= 0.7
     program = raptor.compile(
         raptor.quantize(load_model_from_string(found.onnx_bytes), data=_inputs(folder), policy=policy, per_channel=True)
         .save(folder / "policy.onnx", force=True),
@@ -137,12 +137,21 @@ def test_a_policy_is_trained(folder: Path) -> None:
     assert program.validate(samples=1).passed
 
 
-def test_a_refit_trains_once_more_with_all_samples(folder: Path) -> None:
-    options: dict[str, Any] = {"data": folder / "train.npz", "noise": 0.06, "epochs": 1}
+def test_a_refit_trains_once_more_with_all_samples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one noise is given, there is no choice, and only that training."""
+    monkeypatch.setattr(train_model, "NOISES", (0.06, 0.12))
+    options: dict[str, Any] = {"data": folder / "train.npz", "epochs": 1}
     once, again = (raptor.train(MODEL, cells="reram-milo", refit=refit, **options) for refit in (False, True))
     assert once.report.tried == again.report.tried
     assert (once.report.refit, again.report.refit) == (False, True)
-    assert once.onnx_bytes != again.onnx_bytes
+    given = raptor.train(MODEL, cells="reram-milo", refit=True, noise=again.report.chosen, **options)
+    assert given.report.tried == ()
+    weights = [
+        [t.raw_data for t in load_model_from_string(found.onnx_bytes).graph.initializer]
+        for found in (once, again, given)
+    ]
+    assert weights[0] != weights[1]
+    assert weights[1] == weights[2]
 
 
 def test_codes_of_inputs_and_their_gradients() -> None:
