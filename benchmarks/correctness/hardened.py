@@ -9,6 +9,7 @@ measured cells, so that a stopped run goes on. `--data` takes another data set o
 import argparse
 import json
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,8 @@ RANGES, EQUALISED, TRIMMED = 200, 100, 20
 
 @dataclass(frozen=True, slots=True)
 class NetworkForm:
-    """A row of the table. `source`: `given`, `hardened` or `trained`; `aged`: a year after programming.
+    """A row of the table. `source`: `given`, `hardened`, `trained`, or `lightning`: trained by AIHWKit-Lightning with
+    the noise that was chosen for `trained`. `aged`: a year after programming.
 
     `mixed`: with the policy of bits that takes 80 % of the time. `trained_for`: device of a training.
     """
@@ -69,6 +71,7 @@ FORMS: Mapping[str, NetworkForm] = {
     "int4, trained": NetworkForm("trained", weights=4, devices=RERAM),
     "int8, after a year": NetworkForm("given", aged=True, devices=PCM),
     "int8, trained, after a year": NetworkForm("trained", aged=True, trained_for=PCM[0], devices=PCM),
+    "int8, trained by AIHWKit-Lightning": NetworkForm("lightning"),
     "mixed": NetworkForm("given", mixed=True, devices=RERAM),
     "mixed, trained": NetworkForm("trained", mixed=True, devices=RERAM),
 }
@@ -121,7 +124,7 @@ class HardenedBench:
     def measure_form(self, name: str) -> Iterator[str]:
         """Yields the cells of a row: float, onnxruntime, and mean and lowest chip of each device."""
         form = FORMS[name]
-        seeds = (0,) if self.is_given and form.source != "trained" else range(self.args.seeds)
+        seeds = (0,) if self.is_given and form.source in ("given", "hardened") else range(self.args.seeds)
         outs = [self.compile_form(form, seed) for seed in seeds]
         yield f"{np.mean([self.measure_floats(self.find_floats(form, seed)) for seed in seeds]):.1f}"
         measured = {
@@ -146,7 +149,13 @@ class HardenedBench:
 
     def find_floats(self, form: NetworkForm, seed: int) -> Path:
         """Returns the float network of a form."""
-        return {"given": self._given, "hardened": self._hardened, "trained": self._trained}[form.source](form, seed)
+        sources = {
+            "given": self._given,
+            "hardened": self._hardened,
+            "trained": self._trained,
+            "lightning": self._lightning,
+        }
+        return sources[form.source](form, seed)
 
     def find_policy(self) -> Path:
         """Returns the policy of mixed precision, found with the network as given."""
@@ -185,7 +194,22 @@ class HardenedBench:
             found.save(target)
         return target
 
+    def _lightning(self, form: NetworkForm, seed: int) -> Path:
+        from benchmarks.correctness.lightning_training import train_lightning
+
+        target = self.folder / f"{form.stem}-{seed}.onnx"
+        if not target.exists():
+            self._trained(FORMS["int8, trained"], seed)
+            noise = json.loads((self.folder / f"{FORMS['int8, trained'].stem}-noise.json").read_text())
+            started = time.process_time()
+            options: dict[str, Any] = {"epochs": self.args.epochs, "seed": seed, "shift": self.args.shift}
+            model = train_lightning(self.folder / "network.onnx", self.folder / "train.npz", noise=noise, **options)
+            print(f"AIHWKit-Lightning: {time.process_time() - started:.0f} s of processor time", flush=True)
+            onnx.save(model, target)  # pyright: ignore[reportUnknownMemberType] as above
+        return target
+
     def _train(self, device: str, seed: int, **options: Any) -> TrainedModel:
+        started = time.process_time()
         found = raptor.train(
             self.folder / "network.onnx",
             cells=device,
@@ -198,7 +222,7 @@ class HardenedBench:
             refit=True,
             **options,
         )
-        print(found.report, flush=True)
+        print(f"{found.report}, {time.process_time() - started:.0f} s of processor time", flush=True)
         return found
 
     def measure_floats(self, model: Path) -> float:

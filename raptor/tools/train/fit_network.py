@@ -89,7 +89,7 @@ def fit_network(
         quantisers = layers.measure_inputs(network, inputs)
         for start in range(0, data.count, _BATCH):
             chosen = order[start : start + _BATCH]
-            batch = {name: _shift(values[chosen], schedule.shift, generator) for name, values in inputs.items()}
+            batch = {name: shift_samples(values[chosen], schedule.shift, generator) for name, values in inputs.items()}
             optimiser.zero_grad()
             scores = _scores(network(batch, layers.disturb(network), quantisers)[0])
             loss = functional.nll_loss(log_probabilities(scores, has_probabilities), labels[chosen])
@@ -130,7 +130,7 @@ def _scores(output: Tensor) -> Tensor:
     return output.reshape(len(output), -1)
 
 
-def _shift(values: Tensor, most: int, generator: Any) -> Tensor:
+def shift_samples(values: Tensor, most: int, generator: Any) -> Tensor:
     """Returns samples [n, 1, channels, ...], each shifted by up to `most` elements in its spatial axes."""
     if not most or values.ndim < 4:
         return values

@@ -128,8 +128,8 @@ def train(
     weight of each channel; `device`: the errors of the cells; `auto`: the best of several on validation samples.
     `weights`: bits of a weight on the chip. `rate`: of Adam. `shift`: largest random shift of images and signals.
     `scratch`: start from new weights, drawn from `seed`. `refit`: after the choice, train once more with the chosen
-    noise, on all samples; at once if `noise` leaves no choice. `policy`: bits of weights and inputs of single layers, as for `quantize`; inputs of few bits
-    are quantised in training, too. `tick` gets a text about the progress.
+    noise, on all samples; at once if `noise` leaves no choice. `policy`: bits of weights and inputs of single layers,
+    as for `quantize`; inputs of few bits are quantised in training, too. `tick` gets a text about the progress.
 
     Raises `UserError` for invalid arguments and files, for operators that cannot be differentiated, and without
     PyTorch.
