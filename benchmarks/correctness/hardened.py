@@ -29,6 +29,7 @@ from validator.accuracy.measure import measure_accuracy
 
 CHIP: Mapping[str, Any] = {"xbar": 128, "cores": 64, "cell_bits": 4}
 DEVICES = ("pcm-aihwkit", "reram-wan2022", "reram-milo")
+TRAINED_FOR = "reram-milo"
 YEAR: Mapping[str, str] = {"seconds": "31536000", "compensation": "column"}
 RANGES, EQUALISED, TRIMMED = 200, 100, 20
 """Images for ranges of activations, for an equalisation, and for a trim: the first of those for training."""
@@ -37,9 +38,9 @@ RANGES, EQUALISED, TRIMMED = 200, 100, 20
 @dataclass(frozen=True, slots=True)
 class NetworkForm:
     """A row of the table. `source`: `given`, `hardened`, `trained`, or `lightning`: trained by AIHWKit-Lightning with
-    the noise that was chosen for `trained`. `aged`: a year after programming.
-
-    `mixed`: with the policy of bits that takes 80 % of the time. `trained_for`: device of a training.
+    the noise that was chosen for `trained`. `aged`: a year after programming. `mixed`: with
+    the policy of bits that takes 80 % of the time, for which the network is trained, too. All other trained forms have
+    the same networks, which are trained for Milo in int8.
     """
 
     source: str
@@ -47,7 +48,6 @@ class NetworkForm:
     trim: bool = False
     aged: bool = False
     mixed: bool = False
-    trained_for: str = "reram-milo"
     devices: Sequence[str] = DEVICES
 
     @property
@@ -56,8 +56,12 @@ class NetworkForm:
 
     @property
     def stem(self) -> str:
-        """What all files of the form begin with, but for the number of the seed."""
-        return f"{self.source}-w{self.weights}{'-aged' * self.aged}{'-mixed' * self.mixed}"
+        """Name of the float network and its quantised form, but for the number of the seed."""
+        return f"{self.network}-w{self.weights}"
+
+    @property
+    def network(self) -> str:
+        return f"{self.source}{'-mixed' * self.mixed}"
 
 
 PCM, RERAM = DEVICES[:1], DEVICES[1:]
@@ -70,7 +74,7 @@ FORMS: Mapping[str, NetworkForm] = {
     "int4": NetworkForm("given", weights=4, devices=RERAM),
     "int4, trained": NetworkForm("trained", weights=4, devices=RERAM),
     "int8, after a year": NetworkForm("given", aged=True, devices=PCM),
-    "int8, trained, after a year": NetworkForm("trained", aged=True, trained_for=PCM[0], devices=PCM),
+    "int8, trained, after a year": NetworkForm("trained", aged=True, devices=PCM),
     "int8, trained by AIHWKit-Lightning": NetworkForm("lightning"),
     "mixed": NetworkForm("given", mixed=True, devices=RERAM),
     "mixed, trained": NetworkForm("trained", mixed=True, devices=RERAM),
@@ -174,24 +178,23 @@ class HardenedBench:
         if self.is_given:
             return network
         if not target.exists():
-            self._train("reram-milo", seed, noise=0.0).save(target)
+            self._train(seed, noise=0.0).save(target)
         return target
 
     def _hardened(self, form: NetworkForm, seed: int) -> Path:
         target, data = self.folder / f"{form.stem}-{seed}.onnx", self.folder / "equalised.npz"
         if not target.exists():
             given = self._given(form, seed)
-            raptor.harden(given, cells="reram-milo", data=data, weights=form.weights).save(target)
+            raptor.harden(given, cells=TRAINED_FOR, data=data, weights=form.weights).save(target)
         return target
 
     def _trained(self, form: NetworkForm, seed: int) -> Path:
         """Trains from new weights. The first seed chooses the noise on validation images, the others take it."""
-        target, chosen = self.folder / f"{form.stem}-{seed}.onnx", self.folder / f"{form.stem}-noise.json"
+        target, chosen = self.folder / f"{form.network}-{seed}.onnx", self.folder / f"{form.network}-noise.json"
         if not target.exists():
             noise = json.loads(chosen.read_text()) if chosen.exists() else "auto"
             policy = {"policy": self.find_policy()} if form.mixed else {}
-            options = {"weights": form.weights, "settings": form.settings, **policy}
-            found = self._train(form.trained_for, seed, noise=noise, **options)
+            found = self._train(seed, noise=noise, **policy)
             chosen.write_text(json.dumps(found.report.chosen))
             found.save(target)
         return target
@@ -199,10 +202,10 @@ class HardenedBench:
     def _lightning(self, form: NetworkForm, seed: int) -> Path:
         from benchmarks.correctness.lightning_training import train_lightning
 
-        target = self.folder / f"{form.stem}-{seed}.onnx"
+        target = self.folder / f"{form.network}-{seed}.onnx"
         if not target.exists():
             self._trained(FORMS["int8, trained"], seed)
-            noise = json.loads((self.folder / f"{FORMS['int8, trained'].stem}-noise.json").read_text())
+            noise = json.loads((self.folder / f"{FORMS['int8, trained'].network}-noise.json").read_text())
             started = time.process_time()
             options: dict[str, Any] = {"epochs": self.args.epochs, "seed": seed, "shift": self.args.shift}
             model = train_lightning(self.folder / "network.onnx", self.folder / "train.npz", noise=noise, **options)
@@ -210,11 +213,11 @@ class HardenedBench:
             onnx.save(model, target)  # pyright: ignore[reportUnknownMemberType] as above
         return target
 
-    def _train(self, device: str, seed: int, **options: Any) -> TrainedModel:
+    def _train(self, seed: int, **options: Any) -> TrainedModel:
         started = time.process_time()
         found = raptor.train(
             self.folder / "network.onnx",
-            cells=device,
+            cells=TRAINED_FOR,
             data=self.folder / "train.npz",
             test=[self.folder / "test.npz"],
             epochs=self.args.epochs,
@@ -240,7 +243,7 @@ class HardenedBench:
 
     def measure_chips(self, out: Path, form: NetworkForm, device: str) -> dict[str, Any]:
         """Returns top-1 in %: `reference` of onnxruntime, and `chips`; from the folder if it was measured before."""
-        stored = self.folder / f"{out.name}-{device}-{self.args.chips}.json"
+        stored = self.folder / f"{out.name}{'-aged' * form.aged}-{device}-{self.args.chips}.json"
         if not stored.exists():
             found = measure_accuracy(
                 out,
