@@ -1,5 +1,6 @@
 """Samples of `raptor train`: a fixed split, equal samples on one side, none of a test. What it says without torch."""
 
+import inspect
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import raptor
 from models.trained import MODEL, load_images
 from raptor.common.errors import UserError
 from raptor.target import arch
@@ -74,8 +76,6 @@ def test_data_need_labels(tmp_path: Path) -> None:
 
 
 def test_without_pytorch_a_sentence_says_what_to_install(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import raptor
-
     monkeypatch.chdir(data.parent)
     monkeypatch.setitem(sys.modules, "torch", None)
     message = r"needs torch, which is not installed: pip install 'raptor-crossbar\[train\]'"
@@ -104,6 +104,14 @@ def test_the_noise_with_the_least_loss_on_chips_is_chosen() -> None:
         for noise, chips, loss in ((0.06, 0.98, 0.07), (0.09, 0.98, 0.05), ("device", 0.99, 0.06))
     ]
     assert choose_noise(tried) == 0.09
+
+
+def test_a_training_reads_its_policy() -> None:
+    """Bits are an input of a training, as a file or what a search found; there is no budget that it would meet."""
+    known = inspect.signature(raptor.train).parameters
+    assert "PolicySearch" in str(known["policy"].annotation)
+    assert "budget" not in known
+    assert "budget" in inspect.signature(raptor.search_policy).parameters
 
 
 def test_limits_of_a_training() -> None:
