@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ def write_hardened(folder: Path) -> None:
     hardened.HardenedBench(folder, given).write_data()
 
 
-WRITERS = {
+WRITERS: dict[str, Callable[[Path], object]] = {
     "analog": lambda folder: analog.write_images(folder, 600),
     "defects": lambda folder: defects.quantise_digits(folder, 600),
     "hardened": write_hardened,

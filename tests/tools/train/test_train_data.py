@@ -2,7 +2,9 @@
 
 import inspect
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -99,9 +101,10 @@ def test_a_refit_has_the_samples_of_validation_too(data: Path) -> None:
 
 def test_the_noise_with_the_least_loss_on_chips_is_chosen() -> None:
     """Accuracies on few samples are often equal, or differ by chance."""
+    losses: Sequence[tuple[float | Literal["device"], float, float]]
+    losses = (0.06, 0.98, 0.07), (0.09, 0.98, 0.05), ("device", 0.99, 0.06)
     tried = [
-        ValidatedNoise(noise=noise, floats=0.9, chips=chips, lowest=0.8, loss=loss)
-        for noise, chips, loss in ((0.06, 0.98, 0.07), (0.09, 0.98, 0.05), ("device", 0.99, 0.06))
+        ValidatedNoise(noise=noise, floats=0.9, chips=chips, lowest=0.8, loss=loss) for noise, chips, loss in losses
     ]
     assert choose_noise(tried) == 0.09
 
