@@ -37,7 +37,7 @@ BUDGET = {"latency": 0.8}
 CHIP: Mapping[str, Any] = {"xbar": 128, "cores": 64}
 CELL_BITS = 2
 DEVICES = {"pcm-aihwkit": "PCM", "reram-wan2022": "ReRAM, Wan", "reram-milo": "ReRAM, Milo", "sonos": "SONOS"}
-"""How the tables call a device, keyed by its name."""
+"""Device names in the tables, keyed by device file."""
 ROWS = ("16", "32", "64", "128")
 BITS = tuple(str(bits) for bits in range(2, 10))
 TIMES = {"20 s": "20", "1 hour": "3600", "1 day": "86400", "1 month": "2592000", "1 year": "31536000"}

@@ -14,7 +14,7 @@ from typing import Any
 
 import models
 import raptor
-from benchmarks.programs.published_policies import (
+from benchmarks.search.published_policies import (
     POLICIES,
     SIDE,
     PublishedPolicy,
@@ -28,7 +28,7 @@ from raptor.tools.quantise.static_quantisation import CalibratedModel, Calibrati
 
 EIGHT_BITS = Policy()
 PROJECTION = ".downsample.0"
-"""How names of the layers end that project the input of a block of ResNet."""
+"""End of the names of layers that project the input of a block of ResNet."""
 
 
 def main() -> None:

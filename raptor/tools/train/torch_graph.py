@@ -20,7 +20,7 @@ torch: Any = import_module("torch")
 Tensor = Any
 Array = npt.NDArray[Any]
 InputQuantisers = Mapping[str, Callable[[Tensor], Tensor]]
-"""What quantises the first input of a node, keyed by the name of the node."""
+"""Functions that quantise the first input of a node, keyed by the name of the node."""
 _WITH_WEIGHTS = {
     *("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "PRelu", "BatchNormalization"),
 }

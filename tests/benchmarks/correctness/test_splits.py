@@ -1,4 +1,4 @@
-"""What scripts that measure accuracy choose and calibrate with: no image of a test."""
+"""Splits of the scripts that measure accuracy: they choose and calibrate with no image of a test."""
 
 import argparse
 import ast

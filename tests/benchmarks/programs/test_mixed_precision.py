@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.programs.mixed_precision import EIGHT_BITS, MixedBench, make_policy, order_as_published
-from benchmarks.programs.published_policies import POLICIES, PublishedPolicy, list_layers, published_factor
+from benchmarks.search.published_policies import POLICIES, PublishedPolicy, list_layers, published_factor
 
 FACTORS = [2.482, 1.509, 1.660, 2.374, 2.032, 2.703, 2.260, 1.562, 1.818, 2.199, 2.115, 1.586, 2.197, 2.200]
 

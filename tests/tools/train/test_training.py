@@ -123,7 +123,7 @@ def test_the_command_repeats_its_bytes_and_chooses_on_validation(folder: Path, m
 
 
 def test_a_policy_is_trained(folder: Path) -> None:
-    """What the network reaches with 4 bits in inputs and weights of two layers each, from new weights."""
+    """From new weights, with 4 bits in inputs and weights of two layers each."""
     policy = Policy(weights={"block1.depthwise": 4, "conv2": 4}, inputs={"conv2": 4, "fc1": 4})
     options: dict[str, Any] = {"data": folder / "train.npz", "noise": 0.06, "epochs": 30, "scratch": True}
     found = raptor.train(MODEL, cells="reram-milo", policy=policy, **options)
