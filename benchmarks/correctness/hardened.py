@@ -64,7 +64,7 @@ class NetworkForm:
         return f"{self.source}{'-mixed' * self.mixed}"
 
 
-PCM, RERAM = DEVICES[:1], DEVICES[1:]
+PCM, RERAM, MILO = DEVICES[:1], DEVICES[1:], DEVICES[2:]
 FORMS: Mapping[str, NetworkForm] = {
     "int8": NetworkForm("given"),
     "int8, equalised": NetworkForm("hardened"),
@@ -75,9 +75,9 @@ FORMS: Mapping[str, NetworkForm] = {
     "int4, trained": NetworkForm("trained", weights=4, devices=RERAM),
     "int8, after a year": NetworkForm("given", aged=True, devices=PCM),
     "int8, trained, after a year": NetworkForm("trained", aged=True, devices=PCM),
-    "int8, trained by AIHWKit-Lightning": NetworkForm("lightning"),
-    "mixed": NetworkForm("given", mixed=True, devices=RERAM),
-    "mixed, trained": NetworkForm("trained", mixed=True, devices=RERAM),
+    "int8, trained by AIHWKit-Lightning": NetworkForm("lightning", devices=MILO),
+    "mixed": NetworkForm("given", mixed=True, devices=MILO),
+    "mixed, trained": NetworkForm("trained", mixed=True, devices=MILO),
 }
 BUDGET = {"latency": 0.8}
 """Largest latency with the policy, relative to the latency with 8 bits everywhere."""
