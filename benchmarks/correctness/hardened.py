@@ -259,7 +259,7 @@ class HardenedBench:
             assert found.reference is not None, "there are labels"
             chips = [100 * (chip.top1 or 0) for chip in found.chips]
             stored.write_text(json.dumps({"reference": 100 * (found.reference.top1 or 0), "chips": chips}))
-            print(out.name, device, f"{np.mean(chips):.2f} ({min(chips):.2f})", flush=True)
+            print(stored.stem, f"{np.mean(chips):.2f} ({min(chips):.2f})", flush=True)
         return json.loads(stored.read_text())
 
 

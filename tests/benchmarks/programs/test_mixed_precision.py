@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.programs.mixed_precision import EIGHT_BITS, MixedBench, make_policy, order_as_published
+from benchmarks.search import published_policies
 from benchmarks.search.published_policies import POLICIES, PublishedPolicy, list_layers, published_factor
 
 FACTORS = [2.482, 1.509, 1.660, 2.374, 2.032, 2.703, 2.260, 1.562, 1.818, 2.199, 2.115, 1.586, 2.197, 2.200]
@@ -29,6 +30,20 @@ def test_half_of_the_best_factor_are_fewer_slices() -> None:
     vgg, eights = POLICIES[0], "8" * 16
     alone = [published_factor(p) for p in (replace(vgg, inputs=eights), replace(vgg, weights=eights))]
     assert alone == pytest.approx([1.644, 1.650], abs=5e-4)
+
+
+def test_writes_take_little_of_the_published_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def list_latencies() -> list[float]:
+        return [
+            published_policies.published_latency_us(list_layers(p.model), *bits, p.cell_bits)
+            for p in POLICIES
+            for bits in (p.bits, ([8] * len(p.weights),) * 2)
+        ]
+
+    whole = list_latencies()
+    monkeypatch.setattr(published_policies, "WRITE_US", 0.0)
+    shares = [1 - products / both for products, both in zip(list_latencies(), whole, strict=True)]
+    assert (round(min(shares), 2), round(max(shares), 2)) == (0.03, 0.11)
 
 
 def test_a_projection_comes_before_its_block() -> None:
