@@ -28,7 +28,9 @@ from raptor.tools.train.train_model import TrainedModel
 from validator.accuracy.measure import measure_accuracy
 
 CHIP: Mapping[str, Any] = {"xbar": 128, "cores": 64, "cell_bits": 4}
-DEVICES = ("pcm-aihwkit", "reram-wan2022", "reram-milo")
+LABELS: Mapping[str, str] = {"pcm-aihwkit": "PCM", "reram-wan2022": "ReRAM, Wan", "reram-milo": "ReRAM, Milo"}
+"""Device names in the tables, keyed by device file."""
+DEVICES = tuple(LABELS)
 TRAINED_FOR = "reram-milo"
 YEAR: Mapping[str, str] = {"seconds": "31536000", "compensation": "column"}
 RANGES, EQUALISED, TRIMMED = 200, 100, 20
@@ -102,7 +104,7 @@ def main() -> None:
         bench = HardenedBench(args.folder or Path(scratch), args)
         bench.write_data()
         rows = [(name, *bench.measure_form(name)) for name in args.forms]
-    print("| network | float | onnxruntime |", " | ".join(args.devices), "|")
+    print("| network | float | onnxruntime |", " | ".join(LABELS[device] for device in args.devices), "|")
     print("|---" * (3 + len(args.devices)) + "|")
     for row in rows:
         print("|", " | ".join(row), "|")
