@@ -120,7 +120,7 @@ bench-hardened: $(READY)  ## accuracy on chips of the network as given, equalise
 	$(BIN)/python -m benchmarks.correctness.hardened $(call stored,hardened-digits)
 
 bench-fashion: $(READY)  ## the same of LeNet-5 with Fashion-MNIST (Debian: dataset-fashion-mnist), with all 10,000 test images; FASHION=FOLDER of its files; STORE=1 stores it
-	$(BIN)/python -m benchmarks.correctness.hardened --data fashion-mnist --source $(FASHION) --network lenet5 --epochs 6 \
+	$(BIN)/python -m benchmarks.correctness.hardened --data fashion-mnist --source $(FASHION) --network lenet5 --epochs 4 \
 		--devices reram-milo --seeds 1 --chips 1 --mapping raptor \
 		--forms "int8" "int8, equalised, trimmed" "int8, trained" "int8, trained, trimmed" $(call stored,hardened-fashion)
 
