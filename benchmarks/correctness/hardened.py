@@ -33,6 +33,8 @@ LABELS: Mapping[str, str] = {"pcm-aihwkit": "PCM", "reram-wan2022": "ReRAM, Wan"
 DEVICES = tuple(LABELS)
 TRAINED_FOR = "reram-milo"
 YEAR: Mapping[str, str] = {"seconds": "31536000", "compensation": "column"}
+VALIDATED = 3000
+"""Most images of a validation."""
 RANGES, EQUALISED, TRIMMED = 200, 100, 20
 """Images for ranges of activations, for an equalisation, and for a trim: the first of those for training."""
 
@@ -115,13 +117,14 @@ class HardenedBench:
 
     def __init__(self, folder: Path, args: argparse.Namespace) -> None:
         self.folder, self.args = folder, args
-        self.is_given = args.network is None
+        self.is_given, self.count = args.network is None, 0
         self.chip = {**CHIP, "mapping": args.mapping}
 
     def write_data(self) -> None:
         """Writes train.npz and test.npz, inputs without labels from the former, and the network as given."""
         split = DATASETS[self.args.data](self.args.source)
         split.save(self.folder)
+        self.count = len(split.training[1])
         model = onnx.load(MODEL) if self.is_given else models.build(self.args.network)  # pyright: ignore[reportUnknownMemberType] no types
         onnx.save(model, self.folder / "network.onnx")  # pyright: ignore[reportUnknownMemberType] as above
         name = model.graph.input[0].name
@@ -222,6 +225,7 @@ class HardenedBench:
             cells=TRAINED_FOR,
             data=self.folder / "train.npz",
             test=[self.folder / "test.npz"],
+            validation=min(0.15, VALIDATED / self.count),
             epochs=self.args.epochs,
             seed=seed,
             shift=self.args.shift,
