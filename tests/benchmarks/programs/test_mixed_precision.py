@@ -7,7 +7,13 @@ import pytest
 
 from benchmarks.programs.mixed_precision import EIGHT_BITS, MixedBench, make_policy, order_as_published
 from benchmarks.search import published_policies
-from benchmarks.search.published_policies import POLICIES, PublishedPolicy, list_layers, published_factor
+from benchmarks.search.published_policies import (
+    POLICIES,
+    PublishedPolicy,
+    list_layers,
+    published_factor,
+    published_latency_us,
+)
 
 FACTORS = [2.482, 1.509, 1.660, 2.374, 2.032, 2.703, 2.260, 1.562, 1.818, 2.199, 2.115, 1.586, 2.197, 2.200]
 
@@ -34,11 +40,8 @@ def test_half_of_the_best_factor_are_fewer_slices() -> None:
 
 def test_writes_take_little_of_the_published_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def list_latencies() -> list[float]:
-        return [
-            published_policies.published_latency_us(list_layers(p.model), *bits, p.cell_bits)
-            for p in POLICIES
-            for bits in (p.bits, ([8] * len(p.weights),) * 2)
-        ]
+        cases = [(p, bits) for p in POLICIES for bits in (p.bits, ([8] * len(p.weights), [8] * len(p.weights)))]
+        return [published_latency_us(list_layers(p.model), w, a, p.cell_bits) for p, (w, a) in cases]
 
     whole = list_latencies()
     monkeypatch.setattr(published_policies, "WRITE_US", 0.0)
