@@ -121,7 +121,7 @@ bench-hardened: $(READY)  ## accuracy on chips of the network as given, equalise
 
 bench-fashion: $(READY)  ## the same of LeNet-5 with Fashion-MNIST (Debian: dataset-fashion-mnist), with all 10,000 test images; FASHION=FOLDER of its files; STORE=1 stores it
 	$(BIN)/python -m benchmarks.correctness.hardened --data fashion-mnist --source $(FASHION) --network lenet5 --epochs 4 \
-		--devices reram-milo --seeds 1 --chips 1 --mapping raptor \
+		--devices reram-milo \
 		--forms "int8" "int8, equalised, trimmed" "int8, trained" "int8, trained, trimmed" $(call stored,hardened-fashion)
 
 bench-pruned: $(READY)  ## crossbars, time, energy and accuracy of the trained network with tiles of zeros (needs PyTorch): the table of docs/how-to/sparsity.md; STORE=1 stores it

@@ -99,7 +99,6 @@ def main() -> None:
     parser.add_argument("--source", type=Path, default=Path(), help="folder of its installed files")
     parser.add_argument("--network", choices=models.MODELS, help="by default the trained network of the digits")
     parser.add_argument("--devices", nargs="*", default=[*DEVICES], choices=DEVICES, help="columns to measure")
-    parser.add_argument("--mapping", default="rows", choices=("rows", "raptor"), help="of the programs")
     parser.add_argument("--shift", type=int, default=1, help="largest shift of an image in training")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -118,7 +117,6 @@ class HardenedBench:
     def __init__(self, folder: Path, args: argparse.Namespace) -> None:
         self.folder, self.args = folder, args
         self.is_given, self.count = args.network is None, 0
-        self.chip = {**CHIP, "mapping": args.mapping}
 
     def write_data(self) -> None:
         """Writes train.npz and test.npz, inputs without labels from the former, and the network as given."""
@@ -155,7 +153,7 @@ class HardenedBench:
             policy = {"policy": self.find_policy()} if form.mixed else {}
             integers = raptor.quantize(self.find_floats(form, seed), weights=form.weights, **policy, **ranges)
             integers.save(self.folder / f"{stem}-integers.onnx", force=True)
-            raptor.compile(self.folder / f"{stem}-integers.onnx", trimmable=form.trim, **self.chip).save(out)
+            raptor.compile(self.folder / f"{stem}-integers.onnx", trimmable=form.trim, **CHIP).save(out)
         return out
 
     def find_floats(self, form: NetworkForm, seed: int) -> Path:
@@ -173,7 +171,7 @@ class HardenedBench:
         target = self.folder / "policy.json"
         if not target.exists():
             given, data = self._given(FORMS["int8"], 0), self.folder / "ranges.npz"
-            found = raptor.search_policy(given, budget=BUDGET, data=data, per_channel=True, **self.chip)
+            found = raptor.search_policy(given, budget=BUDGET, data=data, per_channel=True, **CHIP)
             print(found.policy, f"{found.ratio:.3f} of the latency", flush=True)
             target.write_bytes(found.policy.to_json())
         return target

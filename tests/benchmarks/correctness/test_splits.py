@@ -24,7 +24,7 @@ def find_images(file: Path) -> set[bytes]:
 
 
 def write_hardened(folder: Path) -> None:
-    given = argparse.Namespace(data="digits", source=Path(), network=None, mapping="rows")
+    given = argparse.Namespace(data="digits", source=Path(), network=None)
     hardened.HardenedBench(folder, given).write_data()
 
 
