@@ -9,6 +9,7 @@ DEMO := demo
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 SEED ?= 0
 NIGHT ?= nightly
+FASHION ?= /usr/share/datasets/fashion-mnist
 NIGHTLY ?= test-slow test-release test-browser check-conformance fuzz-night check-tables
 NOT_OTHERS := not slow and not release and not browser and not frameworks
 SUITE = $(BIN)/pytest -q -n $(JOBS) --dist worksteal $(if $(BROWSER),--browser=$(BROWSER))
@@ -20,7 +21,7 @@ FUZZ_PARTS := graphs quantised defective relations programs models files given f
 # Tests start hundreds of commands, which read what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-growth bench-hardened bench-json bench-mapping bench-memory bench-mixed bench-occ bench-overlap bench-placement bench-proved bench-pruned bench-rounds bench-chips bench-commands bench-components bench-decoder bench-defects bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-verdict bench-yield clean
+.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-growth bench-fashion bench-hardened bench-json bench-mapping bench-memory bench-mixed bench-occ bench-overlap bench-placement bench-proved bench-pruned bench-rounds bench-chips bench-commands bench-components bench-decoder bench-defects bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-verdict bench-yield clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -106,8 +107,8 @@ bench: $(READY)  ## time and memory of compile and validate by both mappings, be
 bench-accuracy: $(READY)  ## accuracy of the trained network in each form of quantisation, by onnxruntime and by streams
 	$(BIN)/python -m benchmarks.correctness.accuracy
 
-bench-analog: $(READY)  ## accuracy of the trained network on crossbars with converters and errors of cells
-	$(BIN)/python -m benchmarks.correctness.analog
+bench-analog: $(READY)  ## accuracy of the trained network on crossbars with converters and errors of cells: the tables of docs/how-to/analog.md; STORE=1 stores them
+	$(BIN)/python -m benchmarks.correctness.analog $(call stored,analog-devices analog-rows-binary analog-rows - analog-ranges analog-cuts)
 
 bench-defects: $(READY)  ## accuracy and yield of the trained network on chips with stuck cells, latency with dead cores: the tables of docs/how-to/defects.md; STORE=1 stores them
 	$(BIN)/python -m benchmarks.correctness.defects $(call stored,defects-stuck defects-dead)
@@ -117,6 +118,11 @@ bench-yield: $(READY)  ## yield of 1000 chips by three methods, and the minutes:
 
 bench-hardened: $(READY)  ## accuracy on chips of the network as given, equalised, trimmed and trained (needs PyTorch): the table of docs/how-to/harden.md; STORE=1 stores it
 	$(BIN)/python -m benchmarks.correctness.hardened $(call stored,hardened-digits)
+
+bench-fashion: $(READY)  ## the same of LeNet-5 with Fashion-MNIST (Debian: dataset-fashion-mnist), with all 10,000 test images; FASHION=FOLDER of its files; STORE=1 stores it
+	$(BIN)/python -m benchmarks.correctness.hardened --data fashion-mnist --source $(FASHION) --network lenet5 --epochs 4 \
+		--devices reram-milo \
+		--forms "int8" "int8, equalised, trimmed" "int8, trained" "int8, trained, trimmed" $(call stored,hardened-fashion)
 
 bench-pruned: $(READY)  ## crossbars, time, energy and accuracy of the trained network with tiles of zeros (needs PyTorch): the table of docs/how-to/sparsity.md; STORE=1 stores it
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.correctness.pruned $(call stored,pruned-digits)
@@ -170,8 +176,8 @@ bench-overlap: $(READY)  ## what stages gain, in which samples overlap: the seco
 bench-components: $(READY)  ## studies of chips from components, by area, energy, accuracy and latency: tables of docs/how-to/chips.md; STORE=1 stores them
 	$(BIN)/python -m benchmarks.search.component_studies $(call stored,components-digits components-tiny)
 
-bench-mixed: $(READY)  ## what a published policy of mixed precision saves, by its own table and simulated
-	$(BIN)/python -m benchmarks.programs.mixed_precision
+bench-mixed: $(READY)  ## what published policies of mixed precision save, by their own cost model and simulated: tables of docs/how-to/quantisation.md; STORE=1 stores them
+	$(BIN)/python -m benchmarks.programs.mixed_precision $(call stored,quantisation-policy quantisation-policies)
 
 bench-chips: $(READY)  ## several chips beside one of the same cores: the table of docs/how-to/rounds.md; simulated; STORE=1 stores it
 	$(BIN)/python -m benchmarks.programs.several_chips $(call stored,chips)

@@ -1,9 +1,9 @@
 """Measure the trained network on real crossbars: `make bench-analog`.
 
-Five tables, on test images that training and calibration have not seen. Each form of quantisation, on exact crossbars,
-on those of ISAAC, and on chips of four devices. Bits of converters against rows that are driven at once. Time after
-programming against compensation. Ranges of converters. The largest weight that is stored. `--plot FOLDER` also draws
-the second and the third as SVG files (needs matplotlib).
+Tables, on test images that training, quantisation and calibration of converters have not seen: each form of
+quantisation, on exact crossbars, on those of ISAAC, and on chips of four devices; bits of converters against rows that
+are driven at once, for the binary network and in int8; time after programming against compensation; ranges of
+converters; the largest weight that is stored. `--plot FOLDER` also draws two of them as SVG files (needs matplotlib).
 """
 
 import argparse
@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 import raptor
 from models.trained import BINARY_MODEL, MODEL, load_images
@@ -38,7 +36,8 @@ BUDGET = {"latency": 0.8}
 """Largest latency of the mixed form, relative to the latency with 8 bits everywhere."""
 CHIP: Mapping[str, Any] = {"xbar": 128, "cores": 64}
 CELL_BITS = 2
-DEVICES = ("pcm-aihwkit", "reram-wan2022", "reram-milo", "sonos")
+DEVICES = {"pcm-aihwkit": "PCM", "reram-wan2022": "ReRAM, Wan", "reram-milo": "ReRAM, Milo", "sonos": "SONOS"}
+"""Device names in the tables, keyed by device file."""
 ROWS = ("16", "32", "64", "128")
 BITS = tuple(str(bits) for bits in range(2, 10))
 TIMES = {"20 s": "20", "1 hour": "3600", "1 day": "86400", "1 month": "2592000", "1 year": "31536000"}
@@ -56,11 +55,9 @@ def main() -> None:
     parser.add_argument("--tables", nargs="*", default=[*TABLES], choices=TABLES, help="tables to make")
     parser.add_argument("--plot", type=Path, help="folder for drawings")
     args = parser.parse_args()
-    training, test = load_images()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        np.savez(folder / "calibration.npz", image=training.pixels[:200])
-        np.savez(folder / "test.npz", x=test.pixels[: args.images], y=test.digits[: args.images])
+        write_images(folder, args.images)
         outs = {form: compile_form(form, folder) for form in args.forms}
         images, int8 = folder / "test.npz", outs.get("int8")
         if "forms" in args.tables:
@@ -69,6 +66,18 @@ def main() -> None:
             measure_converters(outs[BINARY], images)
         if int8 is not None:
             measure_int8(int8, images, args.chips, args.tables, args.plot)
+
+
+def write_images(folder: Path, images: int) -> None:
+    """Writes calibration.npz, images for training, and test.npz, so many of those for tests."""
+    training, test = load_images()
+    np.savez(folder / "calibration.npz", image=training.pixels[:200])
+    np.savez(folder / "test.npz", x=test.pixels[:images], y=test.digits[:images])
+
+
+def measure(out: Path, data: Path, **options: Any) -> AccuracyReport:
+    """Measures accuracy; images for training give the ranges of calibrated converters."""
+    return measure_accuracy(out, data, calibration_data=data.with_name("calibration.npz"), **options)
 
 
 def measure_int8(out: Path, images: Path, chips: int, tables: Sequence[str], plots: Path | None) -> None:
@@ -99,81 +108,67 @@ def compile_form(form: str, folder: Path) -> Path:
 
 
 def measure_forms(outs: Mapping[str, Path], data: Path, chips: int) -> None:
-    table = Table(box=None, title=f"Top-1, %: exact, ISAAC, and the mean (and lowest) of {chips} chips of each device")
-    for name in ("form", "onnxruntime", "exact", "isaac", *DEVICES):
-        table.add_column(name, justify="left" if name == "form" else "right")
+    print_head("form", "onnxruntime", "exact", "ISAAC", *DEVICES.values())
     for form, out in outs.items():
         exact = measure_accuracy(out, data)
         cells = [f"{100 * (exact.reference.top1 or 0) if exact.reference else 0:.1f}", format_percent(exact)]
-        if FORMS[form] is not None:
-            cells.append(format_percent(measure_accuracy(out, data, crossbar="sliced", device=load_device("isaac"))))
-            noisy = (measure_accuracy(out, data, crossbar="noisy", device=load_device(d), chips=chips) for d in DEVICES)
+        if FORMS[form] is None:
+            cells += [""] * (1 + len(DEVICES))
+        else:
+            cells.append(format_percent(measure(out, data, crossbar="sliced", device=load_device("isaac"))))
+            noisy = (measure(out, data, crossbar="noisy", device=load_device(d), chips=chips) for d in DEVICES)
             cells += [format_spread(report) for report in noisy]
-        table.add_row(form, *cells)
-        print(form, *cells, flush=True)
-    Console().print(table)
+        print_row(form, *cells)
 
 
 def measure_converters(out: Path, data: Path) -> Sequence[AccuracyPoint]:
     """Measures accuracy by rows driven at once and bits of the converters, whose range covers all sums."""
     sweep = {"rows_at_once": ROWS, "adc_bits": BITS}
-    found = measure_accuracy(out, data, crossbar="sliced", settings={"adc_bits": "8"}, sweep=sweep).sweep
-    show(
-        "Top-1, %, by rows driven at once and bits of converters (range full)",
-        "rows",
-        BITS,
-        found,
-        "rows_at_once",
-        "adc_bits",
-    )
+    found = measure(out, data, crossbar="sliced", settings={"adc_bits": "8"}, sweep=sweep).sweep
+    show("rows", BITS, found, "rows_at_once")
     return found
 
 
 def measure_drift(out: Path, data: Path, chips: int) -> Sequence[AccuracyPoint]:
     """Measures accuracy of a PCM chip by time since programming and compensation of drift."""
     sweep = {"compensation": MITIGATIONS, "seconds": tuple(TIMES.values())}
-    found = measure_accuracy(
-        out, data, crossbar="noisy", device=load_device("pcm-aihwkit"), sweep=sweep, chips=chips
-    ).sweep
-    show(
-        "Top-1, %, of PCM by compensation and time",
-        "compensation",
-        tuple(TIMES.values()),
-        found,
-        "compensation",
-        "seconds",
-    )
+    found = measure(out, data, crossbar="noisy", device=load_device("pcm-aihwkit"), sweep=sweep, chips=chips).sweep
+    show("compensation", tuple(TIMES), found, "compensation")
     return found
 
 
 def measure_ranges(out: Path, data: Path) -> None:
     """Measures accuracy by range and bits of the converters."""
     sweep = {"adc_range": RANGES, "adc_bits": BITS}
-    found = measure_accuracy(
-        out, data, crossbar="sliced", settings={"adc_bits": "8"}, sweep=sweep, calibration=32
-    ).sweep
-    show("Top-1, %, by range and bits of converters", "range", BITS, found, "adc_range", "adc_bits")
+    found = measure(out, data, crossbar="sliced", settings={"adc_bits": "8"}, sweep=sweep, calibration=32).sweep
+    show("range", BITS, found, "adc_range")
 
 
 def measure_cuts(out: Path, data: Path, chips: int) -> None:
     """Measures accuracy by the largest stored weight: clipping weights reduces the effect of errors of the cells."""
     points: list[AccuracyPoint] = []
-    for name in DEVICES:
+    for name, label in DEVICES.items():
         device = load_device(name)
-        found = measure_accuracy(
-            out, data, crossbar="noisy", device=device, sweep={"cut_weights": CUTS}, chips=chips
-        ).sweep
-        points += (replace(p, settings={"device": name, **p.settings}) for p in found)
-    show("Top-1, %, by the largest stored weight", "device", CUTS, points, "device", "cut_weights")
+        found = measure(out, data, crossbar="noisy", device=device, sweep={"cut_weights": CUTS}, chips=chips).sweep
+        points += (replace(p, settings={"device": label, **p.settings}) for p in found)
+    show("device", CUTS, points, "device")
 
 
-def show(title: str, head: str, columns: Sequence[str], points: Sequence[AccuracyPoint], row: str, column: str) -> None:
-    table = Table(box=None, title=title)
-    for name in (head, *columns):
-        table.add_column(name, justify="right")
+def show(head: str, columns: Sequence[str], points: Sequence[AccuracyPoint], row: str) -> None:
+    """Prints a table of top-1, %: a row for each value of the setting `row`; the lowest chip if there are several."""
+    print_head(head, *columns)
     for name, line in group_points(points, row):
-        table.add_row(name, *(f"{100 * (p.top1 or 0):.1f}" for p in line))
-    Console().print(table)
+        print_row(name, *(format_spread(p) if len(p.chips) > 1 else format_percent(p) for p in line))
+
+
+def print_head(*cells: str) -> None:
+    print()
+    print_row(*cells)
+    print("|---" * len(cells) + "|")
+
+
+def print_row(*cells: str) -> None:
+    print("|", " | ".join(cells), "|", flush=True)
 
 
 def group_points(points: Sequence[AccuracyPoint], row: str) -> Iterator[tuple[str, list[AccuracyPoint]]]:
@@ -181,11 +176,11 @@ def group_points(points: Sequence[AccuracyPoint], row: str) -> Iterator[tuple[st
         yield name, [p for p in points if p.settings[row] == name]
 
 
-def format_percent(report: AccuracyReport) -> str:
+def format_percent(report: AccuracyReport | AccuracyPoint) -> str:
     return f"{100 * (report.top1 or 0):.1f}"
 
 
-def format_spread(report: AccuracyReport) -> str:
+def format_spread(report: AccuracyReport | AccuracyPoint) -> str:
     found = [100 * (chip.top1 or 0) for chip in report.chips]
     return f"{np.mean(found):.1f} ({min(found):.1f})"
 

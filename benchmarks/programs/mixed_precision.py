@@ -1,44 +1,34 @@
 """Measure the savings of mixed precision, compared with a published search: `make bench-mixed`.
 
-The search of cim-aq (arXiv 2601.21737) publishes bits of weights and inputs for each layer of VGG-16, and what they
-save by its own table of latencies: one engine, layer after layer, in which each write and each product of a tile takes
-its turn. Here the same policy runs as a program on a chip that holds all weights, in the simulator. ONNX has 4 and 8
-bits, so widths between are rounded up.
+The search of cim-aq publishes policies, and what they save by its own model: one engine, layer after layer, in which
+each write and each product of a tile takes its turn. Here the same policies run as programs on a chip that holds all
+weights, in the simulator. ONNX has 4 and 8 bits, so widths between are rounded up. Of ViT-B/32, only the model of the
+publication is computed: there is no such network in `models`. The first table has the policy of VGG-16 and its parts,
+the second all policies.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
-
-import onnx
-from rich.console import Console
-from rich.table import Table
 
 import models
 import raptor
+from benchmarks.search.published_policies import (
+    POLICIES,
+    SIDE,
+    PublishedPolicy,
+    published_factor,
+)
 from raptor.options import ModelInputs
 from raptor.tools.quantise import Policy
 from raptor.tools.quantise.mixed_precision import find_weighted_layers
 from raptor.tools.quantise.options import QuantisationChoice
 from raptor.tools.quantise.static_quantisation import CalibratedModel, CalibrationRequest, calibrate_model
 
-CELL_BITS, SIDE, WRITE_US, PRODUCT_US = 4, 256, 56.0, 1.4
-"""The engine of the publication: crossbars of 256 x 256 cells of 4 bits; time of a write, and of a product per bit."""
-PUBLISHED: Mapping[str, tuple[Sequence[int], Sequence[int]]] = {
-    "vgg16": ((8, *(4,) * 12, 8, 4, 8), (8, 7, 6, 3, 5, 4, 4, 6, 4, 2, 6, 3, 7, 8, 7, 8)),
-}
-"""Published bits of weights and of inputs by layer, for a loss of at most 5 points of accuracy before retraining."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerShape:
-    """A layer as a product: rows and columns of its matrix, and vectors that it multiplies."""
-
-    rows: int
-    cols: int
-    vectors: int
+EIGHT_BITS = Policy()
+PROJECTION = ".downsample.0"
+"""End of the names of layers that project the input of a block of ResNet."""
 
 
 def main() -> None:
@@ -47,40 +37,78 @@ def main() -> None:
     parser.add_argument("--width", type=float, default=1.0, help="share of the channels")
     parser.add_argument("--cores", type=int, default=144, help="cores of the chip")
     args = parser.parse_args()
-    chip = {"xbar": SIDE, "cell_bits": CELL_BITS, "cores": args.cores}
-    table = Table(box=None, title="Latency and energy with 8 bits everywhere, over those of a policy")
-    for name in ("model", "policy", "table of the publication", "latency", "energy"):
-        table.add_column(name, justify="left" if name in ("model", "policy") else "right")
-    for name, (weights, inputs) in PUBLISHED.items():
-        model = models.build(name, image_size=args.size, width=args.width)
-        choice = QuantisationChoice(per_channel=True)
-        source = calibrate_model(model, choice, CalibrationRequest(None, 0, 1, ModelInputs()), any_bits=True)
-        for row in format_rows(name, source, list(list_layers(model)), weights, inputs, chip):
-            table.add_row(*row)
-            print(*row, flush=True)
-    Console().print(table)
+    bench = MixedBench(args)
+    (vgg,) = (p for p in POLICIES if p.model == "vgg16")
+    parts = {
+        "policy": vgg,
+        "its weights alone": replace(vgg, inputs="8" * len(vgg.inputs)),
+        "its inputs alone": replace(vgg, weights="8" * len(vgg.weights)),
+    }
+    print("| 8 bits everywhere, divided by | table of the publication | latency, simulated | energy, simulated |")
+    print("|---|---:|---:|---:|")
+    for name, policy in parts.items():
+        print("|", " | ".join((name, *bench.format_factors(policy))), "|", flush=True)
+    print("\n| network | cells | fixed | points | publication | weights | inputs | latency | energy |")
+    print("|---|---:|---|---:|---:|---:|---:|---:|---:|")
+    for policy in POLICIES:
+        head = (policy.model, f"{policy.cell_bits} bits", policy.fixed, f"{policy.points}")
+        published, *simulated = bench.format_factors(policy)
+        eights = "8" * len(policy.weights)
+        alone = (replace(policy, inputs=eights), replace(policy, weights=eights))
+        parts_alone = (f"{published_factor(p):.3f}" for p in alone)
+        print("|", " | ".join((*head, published, *parts_alone, *simulated)), "|", flush=True)
 
 
-def format_rows(
-    name: str,
-    source: CalibratedModel,
-    layers: Sequence[LayerShape],
-    weights: Sequence[int],
-    inputs: Sequence[int],
-    chip: Mapping[str, Any],
-) -> Iterator[tuple[str, ...]]:
-    names = [*find_weighted_layers(source.base)]
-    eights = [8] * len(names)
-    base = simulate_policy(source, Policy(), chip)
-    cases = {"as published": (weights, inputs), "weights alone": (weights, eights), "inputs alone": (eights, inputs)}
-    for case, (w, a) in cases.items():
-        found = simulate_policy(source, make_policy(names, w, a), chip)
-        table = published_latency_us(layers, eights, eights) / published_latency_us(layers, w, a)
-        yield name, case, f"{table:.3f}", *(f"{b / f:.3f}" for b, f in zip(base, found, strict=True))
+class MixedBench:
+    """Networks and their programs with 8 bits, which policies share."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self._calibrated: dict[str, CalibratedModel] = {}
+        self._simulated: dict[tuple[str, int, bytes], tuple[float, float]] = {}
+
+    def format_factors(self, policy: PublishedPolicy) -> tuple[str, str, str]:
+        """Returns what a policy divides: the latency by the publication; latency and energy of programs, or nothing."""
+        published = f"{published_factor(policy):.3f}"
+        if policy.model not in models.MODELS:
+            return published, "", ""
+        found = self._simulate(policy, make_policy(list_layer_names(self._calibrate(policy.model)), policy))
+        base = self._simulate(policy, EIGHT_BITS)
+        return published, f"{base[0] / found[0]:.3f}", f"{base[1] / found[1]:.3f}"
+
+    def _calibrate(self, name: str) -> CalibratedModel:
+        if name not in self._calibrated:
+            model = models.build(name, image_size=self.args.size, width=self.args.width)
+            choice = QuantisationChoice(per_channel=True)
+            request = CalibrationRequest(None, 0, 1, ModelInputs())
+            self._calibrated[name] = calibrate_model(model, choice, request, any_bits=True)
+        return self._calibrated[name]
+
+    def _simulate(self, policy: PublishedPolicy, bits: Policy) -> tuple[float, float]:
+        chip = {"xbar": SIDE, "cell_bits": policy.cell_bits, "cores": self.args.cores}
+        key = policy.model, policy.cell_bits, bits.to_json()
+        if key not in self._simulated:
+            self._simulated[key] = simulate_policy(self._calibrate(policy.model), bits, chip)
+        return self._simulated[key]
 
 
-def make_policy(names: Sequence[str], weights: Sequence[int], inputs: Sequence[int]) -> Policy:
+def list_layer_names(source: CalibratedModel) -> list[str]:
+    return order_as_published(find_weighted_layers(source.base))
+
+
+def order_as_published(names: Iterable[str]) -> list[str]:
+    """Returns names of layers in the order of the published policies: a projection comes before its block."""
+    ordered: list[str] = []
+    for name in names:
+        block = name.removesuffix(PROJECTION)
+        at = next((k for k, other in enumerate(ordered) if other.startswith(f"{block}.")), len(ordered))
+        ordered.insert(at if name.endswith(PROJECTION) else len(ordered), name)
+    return ordered
+
+
+def make_policy(names: Sequence[str], policy: PublishedPolicy) -> Policy:
     """Returns a policy with the published bits, rounded up to the 4 or 8 bits of ONNX."""
+    weights, inputs = policy.bits
     return Policy(
         weights={n: 4 for n, bits in zip(names, weights, strict=True) if bits <= 4},
         inputs={n: 4 for n, bits in zip(names, inputs, strict=True) if bits <= 4},
@@ -93,30 +121,6 @@ def simulate_policy(source: CalibratedModel, bits: Policy, chip: Mapping[str, An
     assert found.latency_ns is not None
     assert found.energy_pj is not None
     return found.latency_ns, found.energy_pj
-
-
-def published_latency_us(layers: Sequence[LayerShape], weights: Sequence[int], inputs: Sequence[int]) -> float:
-    """Returns the latency in us by the model of the publication, with a weight as the difference of two columns."""
-    total = 0.0
-    for layer, w, a in zip(layers, weights, inputs, strict=True):
-        tiles = ceil(2 * layer.cols * ceil(w / CELL_BITS) / SIDE) * ceil(layer.rows / SIDE)
-        total += tiles * (WRITE_US + layer.vectors * a * PRODUCT_US)
-    return total
-
-
-def list_layers(model: onnx.ModelProto) -> Iterator[LayerShape]:
-    """Yields the layers of a model with convolutions and dense layers, in their order."""
-    found = onnx.shape_inference.infer_shapes(model).graph
-    sizes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in (*found.value_info, *found.output)}
-    constants = {t.name: t.dims for t in found.initializer}
-    for node in found.node:
-        if node.op_type == "Conv":
-            out, inner, *kernel = constants[node.input[1]]
-            height, width = sizes[node.output[0]][2:]
-            yield LayerShape(inner * kernel[0] * kernel[1], out, height * width)
-        elif node.op_type == "Gemm":
-            out, inner = constants[node.input[1]]
-            yield LayerShape(inner, out, 1)
 
 
 if __name__ == "__main__":

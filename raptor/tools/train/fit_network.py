@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from raptor.tools.train.torch_graph import TorchGraph
+from raptor.tools.train.input_codes import measure_input_codes
+from raptor.tools.train.torch_graph import InputQuantisers, TorchGraph
 from raptor.tools.train.weight_noise import WeightNoise
 from validator.accuracy.labelled_data import LabelledData
 
@@ -37,21 +37,27 @@ class TrainingSchedule:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoisyLayers:
-    """The noise of each weight on crossbars, keyed by the name of the constant."""
+    """The noise of weights, keyed by the name of the constant, and bits of inputs, keyed by the name of the layer."""
 
     noises: Mapping[str, WeightNoise]
+    input_bits: Mapping[str, int]
 
     def disturb(self, network: TorchGraph) -> dict[str, Tensor]:
-        """Returns the weights on crossbars with errors of cells."""
+        """Returns the weights with errors of cells."""
         return {name: noise(network.parameter(name)) for name, noise in self.noises.items()}
 
     def draw_chip(self, network: TorchGraph) -> dict[str, Tensor]:
-        """Returns the weights on crossbars as a chip holds them."""
+        """Returns the weights as a chip holds them."""
         with torch.no_grad():
             return {
                 name: network.parameter(name) + noise.draw_error(network.parameter(name))
                 for name, noise in self.noises.items()
             }
+
+    def measure_inputs(self, network: TorchGraph, inputs: Mapping[str, Tensor]) -> InputQuantisers:
+        """Returns the quantisers of layers with inputs of few bits; the first samples give their ranges."""
+        first = {name: values[:_EVALUATED] for name, values in inputs.items()}
+        return measure_input_codes(network, self.input_bits, first)
 
 
 def fit_network(
@@ -70,7 +76,7 @@ def fit_network(
     """
     assert data.labels is not None, "checked when the data were read"
     labels = torch.from_numpy(data.labels)
-    inputs = {name: torch.from_numpy(np.array(values)) for name, values in data.inputs.items()}
+    inputs = to_tensors(data)
     optimiser = torch.optim.AdamW(network.parameters(), lr=schedule.rate, weight_decay=1e-4)
     steps = schedule.epochs * -(-data.count // _BATCH)
 
@@ -80,15 +86,13 @@ def fit_network(
     cosine = torch.optim.lr_scheduler.LambdaLR(optimiser, share_of_rate)
     for epoch in range(schedule.epochs):
         order, total = torch.randperm(data.count, generator=generator), 0.0
+        quantisers = layers.measure_inputs(network, inputs)
         for start in range(0, data.count, _BATCH):
             chosen = order[start : start + _BATCH]
-            batch = {name: _shift(values[chosen], schedule.shift, generator) for name, values in inputs.items()}
+            batch = {name: shift_samples(values[chosen], schedule.shift, generator) for name, values in inputs.items()}
             optimiser.zero_grad()
-            scores = _scores(network(batch, layers.disturb(network))[0])
-            if has_probabilities:
-                loss = functional.nll_loss(torch.log(scores.clamp(min=1e-12)), labels[chosen])
-            else:
-                loss = functional.cross_entropy(scores, labels[chosen])
+            scores = _scores(network(batch, layers.disturb(network), quantisers)[0])
+            loss = functional.nll_loss(log_probabilities(scores, has_probabilities), labels[chosen])
             loss.backward()
             optimiser.step()
             cosine.step()
@@ -96,17 +100,29 @@ def fit_network(
         tick(epoch + 1, total / data.count)
 
 
-def classify(
-    network: TorchGraph, inputs: Mapping[str, npt.NDArray[Any]], changed: Mapping[str, Tensor] | None = None
-) -> npt.NDArray[np.int64]:
-    """Returns the class of each sample. `changed`: other weights, keyed by the name of the constant."""
+def to_tensors(data: LabelledData) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.array(values)) for name, values in data.inputs.items()}
+
+
+def compute_scores(
+    network: TorchGraph,
+    inputs: Mapping[str, Tensor],
+    changed: Mapping[str, Tensor] | None = None,
+    quantisers: InputQuantisers | None = None,
+) -> Tensor:
+    """Returns scores [samples, classes]. `changed`: other weights, keyed by the name of the constant."""
     count = len(next(iter(inputs.values())))
-    found: list[Any] = []
     with torch.no_grad():
-        for start in range(0, count, _EVALUATED):
-            part = {name: torch.from_numpy(np.array(v[start : start + _EVALUATED])) for name, v in inputs.items()}
-            found.append(_scores(network(part, changed)[0]).argmax(1).numpy())
-    return np.concatenate(found)
+        parts = (
+            {name: values[start : start + _EVALUATED] for name, values in inputs.items()}
+            for start in range(0, count, _EVALUATED)
+        )
+        return torch.cat([_scores(network(part, changed, quantisers)[0]) for part in parts])
+
+
+def log_probabilities(scores: Tensor, has_probabilities: bool) -> Tensor:
+    """Returns logarithms of the probabilities [samples, classes] that the outputs of a network stand for."""
+    return torch.log(scores.clamp(min=1e-12)) if has_probabilities else functional.log_softmax(scores, 1)
 
 
 def _scores(output: Tensor) -> Tensor:
@@ -114,7 +130,7 @@ def _scores(output: Tensor) -> Tensor:
     return output.reshape(len(output), -1)
 
 
-def _shift(values: Tensor, most: int, generator: Any) -> Tensor:
+def shift_samples(values: Tensor, most: int, generator: Any) -> Tensor:
     """Returns samples [n, 1, channels, ...], each shifted by up to `most` elements in its spatial axes."""
     if not most or values.ndim < 4:
         return values

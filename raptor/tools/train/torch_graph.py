@@ -3,7 +3,7 @@
 Weights keep the names of the ONNX constants, so trained ones go back by name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, cast
 
@@ -19,6 +19,8 @@ from raptor.tools.train.torch_operators import OPERATORS, OperatorCall
 torch: Any = import_module("torch")
 Tensor = Any
 Array = npt.NDArray[Any]
+InputQuantisers = Mapping[str, Callable[[Tensor], Tensor]]
+"""Functions that quantise the first input of a node, keyed by the name of the node."""
 _WITH_WEIGHTS = {
     *("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "PRelu", "BatchNormalization"),
 }
@@ -82,23 +84,35 @@ class TorchGraph(torch.nn.Module):  # pyright: ignore[reportUntypedBaseClass] Py
         """Returns the parameters, keyed by the name of the constant."""
         return {name: self.weights[key] for name, key in self._names.items() if key in self.weights}
 
-    def forward(self, samples: Mapping[str, Tensor], changed: Mapping[str, Tensor] | None = None) -> list[Tensor]:
-        """Returns the outputs [samples, *shape]. `samples`: inputs [samples, *shape]; `changed`: weights by name."""
-        names = list(samples)
+    def forward(
+        self,
+        samples: Mapping[str, Tensor],
+        changed: Mapping[str, Tensor] | None = None,
+        quantisers: InputQuantisers | None = None,
+        tensors: Sequence[str] | None = None,
+    ) -> list[Tensor]:
+        """Returns the outputs [samples, *shape], or `tensors` by name.
+
+        `samples`: inputs [samples, *shape]; `changed`: weights by name.
+        """
+        names, wanted = list(samples), self.outputs if tensors is None else tensors
         values = {name: getattr(self, key) for name, key in self._names.items() if key not in self.weights}
         values |= self.list_weights() | dict(changed or {})
 
         def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-            return self._run(values | dict(zip(names, inputs, strict=True)))
+            found = self._run(values | dict(zip(names, inputs, strict=True)), quantisers or {})
+            return tuple(found[name] for name in wanted)
 
         return list(torch.vmap(run)(*samples.values()))
 
-    def _run(self, values: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    def _run(self, values: dict[str, Tensor], quantisers: InputQuantisers) -> dict[str, Tensor]:
         values = {"": None, **values}
         for node in self.nodes:
             given = [values[name] for name in node.inputs]
+            if node.name in quantisers:
+                given[0] = quantisers[node.name](given[0])
             constants = [self.constants.get(name) for name in node.inputs]
             found: Any = OPERATORS[node.op_type](OperatorCall(node, given, constants))
             outputs = cast(Sequence[Tensor], found if isinstance(found, list | tuple) else [found])
             values |= dict(zip(node.outputs, outputs, strict=False))
-        return tuple(values[name] for name in self.outputs)
+        return values

@@ -25,6 +25,9 @@ Noise = Annotated[
         help="Errors in training: a share of the largest weight of each channel, those of the cells, or the best.",
     ),
 ]
+PolicyOption = Annotated[
+    Path | None, typer.Option(metavar="FILE.json", help="Bits of weights and inputs of layers, as for raptor quantize.")
+]
 Test = Annotated[
     list[Path] | None,
     typer.Option(metavar="FILE.npz|DIR", help="Samples that --data must not have; can be repeated."),
@@ -49,6 +52,10 @@ def train_command(
     shift: Annotated[int, typer.Option(min=0, max=64, help="Largest random shift of an image or a signal.")] = 0,
     rate: Annotated[float, typer.Option(help="Rate of the optimiser Adam in the first step.")] = 0.003,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Train once more with the chosen noise, on all samples.")
+    ] = False,
+    policy: PolicyOption = None,
     settings: CrossbarSettings = None,
     inputs: InputKeywords,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
@@ -78,6 +85,8 @@ def train_command(
         "shift": shift,
         "rate": rate,
         "seed": seed,
+        "refit": refit,
+        "policy": policy,
         "settings": parse_settings("--with", settings or ()),
         **inputs,
     }
@@ -90,10 +99,11 @@ def train_command(
 
 def describe_training(report: "TrainingReport") -> list[str]:
     """Returns lines of text: what each noise reaches on validation samples, as floats and on chips."""
-    head = f"{'noise':>8}  float   chips  lowest chip"
+    head = f"{'noise':>8}  float   chips  lowest chip   loss"
     rows = [
-        f"{name:>8}  {found.floats:5.1%}  {found.chips:6.1%}  {found.lowest:11.1%}"
+        f"{name:>8}  {found.floats:5.1%}  {found.chips:6.1%}  {found.lowest:11.1%}  {found.loss:5.3f}"
         for name, found in (("before", report.before), *((f"{t.noise}", t) for t in report.tried))
     ]
     samples = f"{report.training} samples for training, {report.validation} for validation"
-    return [head, *rows, f"{samples}; noise {report.chosen} is the best"]
+    again = "; trained once more with all of them" if report.refit else ""
+    return [head, *rows, f"{samples}; noise {report.chosen} has the least loss on chips{again}"]

@@ -22,6 +22,12 @@ class TrainingData:
     training: LabelledData
     validation: LabelledData
 
+    def join(self) -> LabelledData:
+        """Returns all samples: those for training, then those for validation."""
+        parts = (self.training, self.validation)
+        inputs = {name: np.concatenate([part.inputs[name] for part in parts]) for name in self.training.inputs}
+        return LabelledData(inputs, np.concatenate([part.labels for part in parts if part.labels is not None]))
+
 
 def read_training_data(
     path: Path, inputs: Sequence[SampledInput], classes: int, validation: float, tests: Sequence[Path]

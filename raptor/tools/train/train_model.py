@@ -14,6 +14,7 @@ from pydantic import Field
 
 from raptor.common.errors import UserError
 from raptor.common.files.schema_types import JsonArray, StrictSchema
+from raptor.common.option_spelling import spell_option
 from raptor.common.optional_packages import require_packages
 from raptor.common.options import arguments
 from raptor.options import InputKeywords, ModelInputs, read_options
@@ -22,6 +23,7 @@ from raptor.tools.harden.weight_layers import LayerConstants, find_weight_layers
 from raptor.tools.quantise.calibration_data import read_sampled_inputs
 from raptor.tools.quantise.model_file import ModelFile
 from raptor.tools.quantise.options import ALL_BITS_OPSET
+from raptor.tools.quantise.policy import Policy, PolicySearch, parse_policy
 from raptor.tools.quantise.prepare_model import PreparedFloats, prepare_floats
 from raptor.tools.train.train_data import TrainingData, read_training_data
 from validator.accuracy.labelled_data import LabelledData
@@ -31,13 +33,15 @@ if TYPE_CHECKING:
     from raptor.tools.train.fit_network import NoisyLayers
     from raptor.tools.train.torch_graph import TorchGraph
 
-NOISES: tuple[float | Literal["device"], ...] = (0.06, 0.12, "device")
+NOISES: tuple[float | Literal["device"], ...] = (0.06, 0.09, 0.12, "device")
 """Noises that `auto` tries: standard deviations as shares of a channel's largest weight, and errors of the cells."""
 PACKAGE = "'raptor-crossbar[train]'"
 """Requirement of `pip install` that brings PyTorch."""
+FINE_BITS = 8
+"""Weights with fewer bits are quantised in training."""
 CLIP = 2.5
 """Largest weight in training, in standard deviations of the weights of its layer."""
-_CHIPS = 5
+_CHIPS = 20
 """Chips on which a trained network is validated. They are drawn here: simulated chips have other errors."""
 _CHIP_SEED = 2**40
 
@@ -49,6 +53,7 @@ class ValidatedNoise(StrictSchema):
     floats: float = Field(description="share of validation samples that the float network classifies rightly")
     chips: float = Field(description="mean of that share over chips, for quantised weights with errors of cells")
     lowest: float = Field(description="of the chips")
+    loss: float = Field(description="mean cross-entropy on these chips, by which the noise is chosen")
 
 
 class TrainingReport(StrictSchema):
@@ -57,14 +62,16 @@ class TrainingReport(StrictSchema):
     version: Literal[1] = 1
     model: str
     device: str
-    weights: int = Field(description="bits")
+    weights: int = Field(description="bits, unless the policy has others")
+    policy: Policy
     epochs: int
     seed: int
     training: int = Field(description="samples")
     validation: int = Field(description="samples, none of which is equal to one of training")
     before: ValidatedNoise = Field(description="the model as given; noise 0")
-    tried: JsonArray[ValidatedNoise] = Field(description="in the order of training")
+    tried: JsonArray[ValidatedNoise] = Field(description="in the order of training; none if refit has one noise")
     chosen: float | Literal["device"]
+    refit: bool = Field(description="trained once more with the chosen noise, on the samples of validation, too")
     seconds: float
 
 
@@ -77,17 +84,19 @@ class TrainedModel(ModelFile):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TrainingTask:
-    """Data and options of a call, which all its trainings share. `errors`: of the cells, by code."""
+    """Data and options of a call, which all its trainings share. `errors`: of the cells by code, keyed by bits."""
 
     prepared: PreparedFloats
     data: TrainingData
-    errors: WeightErrors
+    errors: Mapping[int, WeightErrors]
     weights: int
+    policy: Policy
     epochs: int
     rate: float
     shift: int
     seed: int
     scratch: bool
+    refit: bool
     tick: Callable[[str], None]
 
 
@@ -105,6 +114,8 @@ def train(
     rate: float = 0.003,
     shift: int = 0,
     scratch: bool = False,
+    refit: bool = False,
+    policy: str | Path | Policy | PolicySearch | None = None,
     settings: Mapping[str, object] | None = None,
     tick: Callable[[str], None] = lambda text: None,
     **inputs: Unpack[InputKeywords],
@@ -116,7 +127,9 @@ def train(
     whose samples `data` must not have. `noise`: standard deviation of the errors in training, as a share of the largest
     weight of each channel; `device`: the errors of the cells; `auto`: the best of several on validation samples.
     `weights`: bits of a weight on the chip. `rate`: of Adam. `shift`: largest random shift of images and signals.
-    `scratch`: start from new weights, drawn from `seed`. `tick` gets a text about the progress.
+    `scratch`: start from new weights, drawn from `seed`. `refit`: after the choice, train once more with the chosen
+    noise, on all samples; at once if `noise` leaves no choice. `policy`: bits of weights and inputs of single layers,
+    as for `quantize`; inputs of few bits are quantised in training, too. `tick` gets a text about the progress.
 
     Raises `UserError` for invalid arguments and files, for operators that cannot be differentiated, and without
     PyTorch.
@@ -137,29 +150,55 @@ def train(
         arguments.parse_integer("shift", shift, 0, 64),
         arguments.parse_integer("seed", seed, 0),
     )
-    errors, starts_anew = tabulate_code_errors(bits, setup), arguments.parse_flag("scratch", scratch)
-    task = _TrainingTask(prepared, read, errors, bits, *numbers, starts_anew, tick)
+    of_layers = Policy() if policy is None else parse_policy(policy)
+    _check_policy(of_layers, prepared)
+    errors = {width: tabulate_code_errors(width, setup) for width in {bits, *of_layers.weights.values()}}
+    flags = (arguments.parse_flag("scratch", scratch), arguments.parse_flag("refit", refit))
+    task = _TrainingTask(prepared, read, errors, bits, of_layers, *numbers, *flags, tick)
     before, tried, network = _train_all(task, levels)
-    report = _describe(task, device, before, tried, time.monotonic() - started)
+    chosen = choose_noise(tried) if tried else levels[0]
+    report = _describe(task, device, before, tried, chosen, time.monotonic() - started)
     return TrainedModel(_write_weights(prepared.proto, network, report), report)
 
 
 def _describe(
-    task: _TrainingTask, device: str, before: ValidatedNoise, tried: Sequence[ValidatedNoise], seconds: float
+    task: _TrainingTask,
+    device: str,
+    before: ValidatedNoise,
+    tried: Sequence[ValidatedNoise],
+    chosen: float | Literal["device"],
+    seconds: float,
 ) -> TrainingReport:
     return TrainingReport(
         model=task.prepared.name,
         device=device,
         weights=task.weights,
+        policy=task.policy,
         epochs=task.epochs,
         seed=task.seed,
         training=task.data.training.count,
         validation=task.data.validation.count,
         before=before,
         tried=tuple(tried),
-        chosen=max(tried, key=lambda found: found.chips).noise,
+        chosen=chosen,
+        refit=task.refit,
         seconds=round(seconds, 1),
     )
+
+
+def choose_noise(tried: Sequence[ValidatedNoise]) -> float | Literal["device"]:
+    """Returns the noise with the least loss on validated chips. (Few samples give many equal accuracies.)"""
+    return min(tried, key=lambda found: found.loss).noise
+
+
+def _check_policy(policy: Policy, prepared: PreparedFloats) -> None:
+    """Raises `UserError` for a layer that has no constant weights."""
+    known = [layer.name for layer in find_weight_layers(LayerConstants(prepared.proto))]
+    unknown = sorted((policy.weights.keys() | policy.inputs.keys()) - set(known))
+    if unknown:
+        raise UserError(
+            f"{spell_option('policy')}: {unknown[0]}: no layer with constant weights; layers are {', '.join(known)}"
+        )
 
 
 def _prepare(model: "str | Path | ModelProto", inputs: ModelInputs) -> PreparedFloats:
@@ -201,22 +240,21 @@ def _count_classes(prepared: PreparedFloats) -> int:
 def _train_all(
     task: _TrainingTask, levels: Sequence[float | Literal["device"]]
 ) -> tuple[ValidatedNoise, list[ValidatedNoise], "TorchGraph"]:
-    """Trains a network for each noise; returns the results, and the network that is best on validation samples."""
+    """Trains a network for each noise; returns the results, and the network with the chosen noise."""
     from raptor.tools.train.torch_graph import TorchGraph
 
     before = _validate(TorchGraph(task.prepared.proto), task, 0.0)
-    tried: list[ValidatedNoise] = []
-    best = TorchGraph(task.prepared.proto)
-    for level in levels:
-        network = _train_one(task, level)
-        found = _validate(network, task, level)
-        if not tried or found.chips > max(t.chips for t in tried):
-            best = network
-        tried.append(found)
-    return before, tried, best
+    if task.refit and len(levels) == 1:
+        return before, [], _train_one(task, levels[0], task.data.join())
+    networks = [_train_one(task, level, task.data.training) for level in levels]
+    tried = [_validate(network, task, level) for network, level in zip(networks, levels, strict=True)]
+    chosen = choose_noise(tried)
+    if task.refit:
+        return before, tried, _train_one(task, chosen, task.data.join())
+    return before, tried, networks[levels.index(chosen)]
 
 
-def _train_one(task: _TrainingTask, level: float | Literal["device"]) -> "TorchGraph":
+def _train_one(task: _TrainingTask, level: float | Literal["device"], data: LabelledData) -> "TorchGraph":
     from raptor.tools.train.fit_network import TrainingSchedule, fit_network
     from raptor.tools.train.torch_graph import TorchGraph
 
@@ -225,17 +263,19 @@ def _train_one(task: _TrainingTask, level: float | Literal["device"]) -> "TorchG
     network = TorchGraph(task.prepared.proto)
     if task.scratch:
         _draw_weights(network, task.prepared.proto, generator)
-    layers = _noisy_layers(network, task, level, clip=CLIP, quantised=False, generator=generator)
+    layers = _noisy_layers(network, task, level, on_chips=False, generator=generator)
 
     def tick(epoch: int, loss: float) -> None:
         task.tick(f"noise {level}, epoch {epoch} of {task.epochs}: loss {loss:.4f}")
 
-    nodes = task.prepared.proto.graph.node
-    last = next(n.op_type for n in nodes if task.prepared.proto.graph.output[0].name in n.output)
     schedule = TrainingSchedule(task.epochs, task.rate, task.shift, task.seed)
-    probabilities = last == "Softmax"
-    fit_network(network, task.data.training, layers, schedule, generator, has_probabilities=probabilities, tick=tick)
+    fit_network(network, data, layers, schedule, generator, has_probabilities=_has_probabilities(task), tick=tick)
     return network.eval()
+
+
+def _has_probabilities(task: _TrainingTask) -> bool:
+    graph = task.prepared.proto.graph
+    return next(n.op_type for n in graph.node if graph.output[0].name in n.output) == "Softmax"
 
 
 def _draw_weights(network: "TorchGraph", proto: ModelProto, generator: Any) -> None:
@@ -250,45 +290,61 @@ def _draw_weights(network: "TorchGraph", proto: ModelProto, generator: Any) -> N
 
 
 def _noisy_layers(
-    network: "TorchGraph",
-    task: _TrainingTask,
-    level: float | Literal["device"],
-    *,
-    clip: float | None,
-    quantised: bool,
-    generator: Any,
+    network: "TorchGraph", task: _TrainingTask, level: float | Literal["device"], *, on_chips: bool, generator: Any
 ) -> "NoisyLayers":
-    """Returns the noise of the weights on crossbars."""
+    """Returns the errors of weights in training, or as chips have them, which hold quantised weights.
+
+    Weights of 4 bits of depthwise layers are quantised in training, too: they have no errors of cells in whose shadow
+    their rounding would be.
+    """
     from raptor.tools.train.fit_network import NoisyLayers
     from raptor.tools.train.weight_noise import CodeNoise, WeightNoise
 
-    noise = CodeNoise.from_errors(task.errors) if level == "device" else CodeNoise.uniform(task.weights, level)
     constants = LayerConstants(task.prepared.proto)
-    trained = network.list_weights()
-    return NoisyLayers(
-        {
-            layer.weight: WeightNoise(
-                noise, axis=int(layer.transposed), clip=clip, quantised=quantised, generator=generator
-            )
-            for layer in find_weight_layers(constants)
-            if layer.weight in trained and layer.is_on_crossbars(constants.read_value(layer.weight))
-        }
-    )
+    trained, found = network.list_weights(), dict[str, WeightNoise]()
+    for layer in find_weight_layers(constants):
+        bits = task.policy.weights.get(layer.name, task.weights)
+        is_on_crossbars = layer.is_on_crossbars(constants.read_value(layer.weight))
+        if layer.weight not in trained or not (is_on_crossbars or on_chips or bits < FINE_BITS):
+            continue
+        if not is_on_crossbars:
+            noise = CodeNoise.uniform(bits, 0.0)
+        elif level == "device":
+            noise = CodeNoise.from_errors(task.errors[bits])
+        else:
+            noise = CodeNoise.uniform(bits, level)
+        clip = CLIP if is_on_crossbars and not on_chips else None
+        axis, is_quantised = int(layer.transposed), on_chips or not is_on_crossbars
+        found[layer.weight] = WeightNoise(noise, axis=axis, clip=clip, quantised=is_quantised, generator=generator)
+    return NoisyLayers(found, task.policy.inputs)
 
 
 def _validate(network: "TorchGraph", task: _TrainingTask, level: float | Literal["device"]) -> ValidatedNoise:
     """Measures a network on the validation samples: as floats, and with quantised weights on several chips."""
-    from raptor.tools.train.fit_network import classify
+    from raptor.tools.train.fit_network import compute_scores, log_probabilities, to_tensors
 
     torch: Any = import_module("torch")
     generator = torch.Generator().manual_seed(_CHIP_SEED)
-    layers = _noisy_layers(network, task, "device", clip=None, quantised=True, generator=generator)
-    data: LabelledData = task.data.validation
-    floats = float((classify(network, data.inputs) == data.labels).mean())
-    chips = [
-        float((classify(network, data.inputs, layers.draw_chip(network)) == data.labels).mean()) for _ in range(_CHIPS)
-    ]
-    return ValidatedNoise(noise=level, floats=floats, chips=float(np.mean(chips)), lowest=min(chips))
+    layers = _noisy_layers(network, task, "device", on_chips=True, generator=generator)
+    data = task.data.validation
+    quantisers = layers.measure_inputs(network, to_tensors(task.data.training))
+    inputs, labels = to_tensors(data), torch.from_numpy(data.labels)
+    floats = compute_scores(network, inputs)
+    chips = [compute_scores(network, inputs, layers.draw_chip(network), quantisers) for _ in range(_CHIPS)]
+    right = [_share_of_right(scores, labels) for scores in chips]
+    log_chances = [log_probabilities(scores, _has_probabilities(task)) for scores in chips]
+    losses = [float(-found.gather(1, labels[:, None]).mean()) for found in log_chances]
+    return ValidatedNoise(
+        noise=level,
+        floats=_share_of_right(floats, labels),
+        chips=float(np.mean(right)),
+        lowest=min(right),
+        loss=float(np.mean(losses)),
+    )
+
+
+def _share_of_right(scores: Any, labels: Any) -> float:
+    return float((scores.argmax(1) == labels).numpy().mean())
 
 
 def _write_weights(proto: ModelProto, network: "TorchGraph", report: TrainingReport) -> bytes:

@@ -2,12 +2,15 @@
 
 import inspect
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import raptor
 from models.trained import MODEL, load_images
 from raptor.common.errors import UserError
 from raptor.target import arch
@@ -15,6 +18,7 @@ from raptor.target.device_file import load_device
 from raptor.tools.cli.app import build_commands
 from raptor.tools.quantise.calibration_data import SampledInput
 from raptor.tools.train.train_data import read_training_data
+from raptor.tools.train.train_model import ValidatedNoise, choose_noise
 from validator.accuracy.labelled_data import digest_samples
 from validator.crossbar.chip_settings import make_setup
 from validator.crossbar.weight_errors import tabulate_code_errors
@@ -74,8 +78,6 @@ def test_data_need_labels(tmp_path: Path) -> None:
 
 
 def test_without_pytorch_a_sentence_says_what_to_install(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import raptor
-
     monkeypatch.chdir(data.parent)
     monkeypatch.setitem(sys.modules, "torch", None)
     message = r"needs torch, which is not installed: pip install 'raptor-crossbar\[train\]'"
@@ -89,15 +91,37 @@ def test_without_pytorch_a_sentence_says_what_to_install(data: Path, monkeypatch
     assert [p.name for p in data.parent.iterdir()] == ["train.npz"]
 
 
-def test_limits_of_a_training() -> None:
-    """Converters, wires and noise of inputs change nothing in the errors that it has; it takes no policy of bits."""
-    import raptor
+def test_a_refit_has_the_samples_of_validation_too(data: Path) -> None:
+    found = read_training_data(data, INPUTS, 10, 0.15, ())
+    joined = found.join()
+    assert joined.labels is not None
+    assert (joined.count, len(joined.labels)) == (200, 200)
+    assert digest_samples(joined) == digest_samples(found.training) | digest_samples(found.validation)
 
+
+def test_the_noise_with_the_least_loss_on_chips_is_chosen() -> None:
+    """Accuracies on few samples are often equal, or differ by chance."""
+    losses: Sequence[tuple[float | Literal["device"], float, float]]
+    losses = (0.06, 0.98, 0.07), (0.09, 0.98, 0.05), ("device", 0.99, 0.06)
+    tried = [
+        ValidatedNoise(noise=noise, floats=0.9, chips=chips, lowest=0.8, loss=loss) for noise, chips, loss in losses
+    ]
+    assert choose_noise(tried) == 0.09
+
+
+def test_a_training_reads_its_policy() -> None:
+    """Bits are an input of a training, as a file or what a search found; there is no budget that it would meet."""
+    known = inspect.signature(raptor.train).parameters
+    assert "PolicySearch" in str(known["policy"].annotation)
+    assert "budget" not in known
+    assert "budget" in inspect.signature(raptor.search_policy).parameters
+
+
+def test_limits_of_a_training() -> None:
+    """Converters, wires and noise of inputs change nothing in the errors that it has."""
     device = load_device("reram-milo")
     tables = [
         tabulate_code_errors(8, make_setup("noisy", arch.load("bench"), device, given))
         for given in ({}, {"adc_bits": "4", "wire_ohm": "5", "rows_at_once": "16"})
     ]
     assert all(np.array_equal(getattr(tables[0], name), getattr(tables[1], name)) for name in ("mean", "std"))
-    assert "policy" in inspect.signature(raptor.quantize).parameters
-    assert "policy" not in inspect.signature(raptor.train).parameters

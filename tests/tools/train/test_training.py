@@ -14,6 +14,8 @@ from raptor.common.errors import UserError
 from raptor.target import arch
 from raptor.target.device_file import load_device
 from raptor.tools.cli.app import build_commands
+from raptor.tools.quantise import Policy
+from raptor.tools.train import train_model
 from tests.paths import ROOT
 from tests.project.documents import Page
 from tests.tiny_models import make_model, node, random
@@ -111,12 +113,66 @@ def test_the_command_repeats_its_bytes_and_chooses_on_validation(folder: Path, m
     shown = CliRunner().invoke(build_commands(), [*words, *files, "a.onnx", "--shift", "1"])
     assert shown.exit_code == 0, shown.exception
     assert "340 samples for training, 60 for validation; noise" in shown.output
+    assert "trained once more" not in shown.output
     assert CliRunner().invoke(build_commands(), [*words, "-o", "b.onnx", "--shift", "1", "-q"]).output == ""
     assert Path("a.onnx").read_bytes() == Path("b.onnx").read_bytes()
     report = __import__("json").loads(Path("report.json").read_text())
-    best = max(report["tried"], key=lambda found: found["chips"])
+    best = min(report["tried"], key=lambda found: found["loss"])
     assert report["chosen"] == best["noise"]
-    assert [found["noise"] for found in report["tried"]] == [0.06, 0.12, "device"]
+    assert [found["noise"] for found in report["tried"]] == [*train_model.NOISES]
+
+
+def test_a_policy_is_trained(folder: Path) -> None:
+    """From new weights, with 4 bits in inputs and weights of two layers each."""
+    policy = Policy(weights={"block1.depthwise": 4, "conv2": 4}, inputs={"conv2": 4, "fc1": 4})
+    options: dict[str, Any] = {"data": folder / "train.npz", "noise": 0.06, "epochs": 30, "scratch": True}
+    found = raptor.train(MODEL, cells="reram-milo", policy=policy, **options)
+    assert found.report.policy == policy
+    assert found.report.tried[0].chips >= 0.7
+    program = raptor.compile(
+        raptor.quantize(load_model_from_string(found.onnx_bytes), data=_inputs(folder), policy=policy, per_channel=True)
+        .save(folder / "policy.onnx", force=True),
+        xbar=128, cores=64,
+    )  # fmt: skip
+    assert program.validate(samples=1).passed
+
+
+def test_a_refit_trains_once_more_with_all_samples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one noise is given, there is no choice, and only that training."""
+    monkeypatch.setattr(train_model, "NOISES", (0.06, 0.12))
+    options: dict[str, Any] = {"data": folder / "train.npz", "epochs": 1}
+    once, again = (raptor.train(MODEL, cells="reram-milo", refit=refit, **options) for refit in (False, True))
+    assert once.report.tried == again.report.tried
+    assert (once.report.refit, again.report.refit) == (False, True)
+    given = raptor.train(MODEL, cells="reram-milo", refit=True, noise=again.report.chosen, **options)
+    assert given.report.tried == ()
+    weights = [
+        [t.raw_data for t in load_model_from_string(found.onnx_bytes).graph.initializer]
+        for found in (once, again, given)
+    ]
+    assert weights[0] != weights[1]
+    assert weights[1] == weights[2]
+
+
+def test_codes_of_inputs_and_their_gradients() -> None:
+    from raptor.tools.train.input_codes import InputCodes
+
+    x = torch.tensor([-9.0, -3.4, 0.2, 3.6, 7.0, 12.0], requires_grad=True)
+    values = InputCodes(7.0, 7)(x)
+    assert values.tolist() == pytest.approx([-7, -3, 0, 4, 7, 7])
+    values.sum().backward()
+    assert x.grad.tolist() == [0, 1, 1, 1, 1, 0]
+
+
+def test_ranges_of_inputs_are_those_of_the_floats() -> None:
+    from raptor.tools.train.input_codes import measure_input_codes
+    from raptor.tools.train.torch_graph import TorchGraph
+
+    nodes = [node("Gemm", "x w", "h", name="first"), node("Relu", "h", "r"), node("Gemm", "r v", "y", name="second")]
+    model = make_model(nodes, {"x": [1, 3]}, ["y"], {"w": np.eye(3, dtype=np.float32) * 2, "v": random(3, 2)})
+    samples = {"x": torch.tensor([[[1.0, -5.0, 2.0]], [[0.5, 3.0, 0.0]]])}
+    found = measure_input_codes(TorchGraph(model), {"second": 4}, samples)
+    assert {name: (codes.largest, codes.most) for name, codes in found.items()} == {"second": (6.0, 7)}
 
 
 @pytest.mark.parametrize(
@@ -127,6 +183,7 @@ def test_the_command_repeats_its_bytes_and_chooses_on_validation(folder: Path, m
         ({"epochs": 0}, "epochs=0"),
         ({"weights": 5}, "weights=5: expected 8 or 4"),
         ({"cells": "isaac"}, "its cells have no errors"),
+        ({"policy": Policy(weights={"fc9": 4})}, "policy.*fc9: no layer with constant weights; layers are conv1, "),
     ],
     ids=str,
 )

@@ -1,0 +1,71 @@
+"""Splits of the scripts that measure accuracy: they choose and calibrate with no image of a test."""
+
+import argparse
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.correctness import analog, defects, hardened, pruned
+from models.trained import load_images
+from tests.paths import ROOT
+
+
+def find_images(file: Path) -> set[bytes]:
+    with np.load(file) as arrays:
+        return {
+            image.astype(np.float32).tobytes()
+            for name in arrays.files
+            if arrays[name].ndim > 1
+            for image in arrays[name]
+        }
+
+
+def write_hardened(folder: Path) -> None:
+    given = argparse.Namespace(data="digits", source=Path(), network=None)
+    hardened.HardenedBench(folder, given).write_data()
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "analog": lambda folder: analog.write_images(folder, 600),
+    "defects": lambda folder: defects.quantise_digits(folder, 600),
+    "hardened": write_hardened,
+    "pruned": pruned.write_samples,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_no_image_of_a_test_is_in_another_file(name: str, tmp_path: Path) -> None:
+    WRITERS[name](tmp_path)
+    training, test = ({image.tobytes() for image in part.pixels} for part in load_images())
+    found = {file.name: find_images(file) for file in tmp_path.glob("*.npz")}
+    assert found.pop("test.npz") == test
+    assert found
+    for file, images in found.items():
+        assert images <= training, file
+        assert not images & test, file
+
+
+def list_calls(tree: ast.AST, names: set[str]) -> list[ast.Call]:
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in names]
+
+
+@pytest.mark.parametrize("name", ["analog", "hardened"])
+def test_converters_are_calibrated_with_images_for_training(name: str) -> None:
+    """A calibrated converter takes its range from the measured samples unless others are given."""
+    tree = ast.parse((ROOT / "benchmarks" / "correctness" / f"{name}.py").read_text())
+    calls = list_calls(tree, {"measure_accuracy"})
+    assert calls
+    for call in calls:
+        given = {keyword.arg for keyword in call.keywords}
+        assert "calibration_data" in given or not given, ast.unparse(call)
+
+
+def test_trainings_of_a_script_refuse_images_of_a_test() -> None:
+    tree = ast.parse((ROOT / "benchmarks" / "correctness" / "hardened.py").read_text())
+    calls = [c for c in ast.walk(tree) if isinstance(c, ast.Call) and ast.unparse(c.func) == "raptor.train"]
+    assert calls
+    assert all("test" in {keyword.arg for keyword in call.keywords} for call in calls)
