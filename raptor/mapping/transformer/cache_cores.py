@@ -17,9 +17,10 @@ import numpy as np
 
 from raptor.graph.ir import Dot, Filter, Graph, Move, Node
 from raptor.graph.layers import filter_key, find_filters, find_layer_nodes, layer_target
-from raptor.mapping.decision import Decision, FullyConnected, LayerRecord, LineFlow, Matrix, SharedDot
+from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LayerRecord, LineFlow, Matrix, SharedDot
 from raptor.mapping.modes.dense_unfolding import spread_matrices, unfold_dense
 from raptor.mapping.modes.line_streaming import Range, can_stream_product, find_views, line_channel_ranges
+from raptor.mapping.transformer.shared_step import share_layers
 from raptor.mapping.transformer.token_cores import even_ranges
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, message_ns, vector_ns
@@ -78,6 +79,10 @@ _Attention = list[_CacheProduct]
 """Products that depend on one another and have equal lines, such as scores and means; they have the same cores."""
 
 
+_Chains = Mapping[tuple[int, int], list[str]]
+"""Layers of one token, by number of attentions before them, and by number of layers on the longest path to them."""
+
+
 def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
     """Returns a decision with cores for all caches, and for the layers of one token; the same one without caches.
 
@@ -93,10 +98,12 @@ def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
     for most in range(_MOST_TOGETHER, 0, -1):
         spread = _spread_layers(graph, decision, arch, chains, most)
         if len(_layer_cores(spread)) <= min(arch.usable_cores // 2, arch.usable_cores - lines):
-            layers = spread
+            layers, taken = spread, _layer_cores(spread)
             break
-    taken = _layer_cores(layers)
-    free = [core for core in range(arch.usable_cores) if core not in taken] or list(range(arch.usable_cores))
+    else:
+        layers |= _share_layers(graph, decision, arch, chains) or {}
+        taken, lines = set[int](), max(attention[0].lines for attention in attentions)
+    free = [core for core in range(arch.usable_cores) if core not in taken]
     shares = [_best_share(attention, max(1, len(free) // lines), arch) for attention in attentions]
     products, first = dict(decision.flow.products), 0
     for attention, share in zip(attentions, shares, strict=True):
@@ -112,6 +119,21 @@ def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
     return replace(decision, flow=replace(decision.flow, products=products, loaders=loaders), layers=layers)
 
 
+def _share_layers(
+    graph: Graph, decision: Decision, arch: Target, chains: _Chains
+) -> dict[str, FullyConnected] | None:
+    """Returns new records of the layers of one token, which share all cores; None if these have too few crossbars."""
+    keys = [key for together in chains.values() for key in together]
+    others = {key: layer for key, layer in decision.layers.items() if key not in keys}
+    held = Counter[int]()
+    for layer in others.values():
+        if isinstance(layer, KernelUnfolding | FullyConnected):
+            held.update(_held(layer.matrices, layer.cores[: len(layer.matrices)]))
+        elif _layer_cores({"": layer}):
+            return None
+    return share_layers(graph, keys, held, arch, decision.tile)
+
+
 _MOST_TOGETHER = 8
 """Most cores of a layer of one token."""
 
@@ -124,10 +146,6 @@ def _best_share(attention: _Attention, most: int, arch: Target) -> int:
 
 def _layer_cores(layers: Mapping[str, LayerRecord]) -> set[int]:
     return {core for layer in layers.values() for core in getattr(layer, "cores", ())}
-
-
-_Chains = Mapping[tuple[int, int], list[str]]
-"""Layers of one token, by number of attentions before them, and by number of layers on the longest path to them."""
 
 
 def _find_chains(graph: Graph, decision: Decision, attentions: Sequence[_Attention]) -> _Chains:
