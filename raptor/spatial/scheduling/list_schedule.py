@@ -174,14 +174,16 @@ class ScheduleProblem:
         """Returns the priority of each step among steps that can start at the same time; the lowest comes first.
 
         Rows higher up in the image come first, then messages before other work, then steps nearer to the end. In a
-        step of a decoder, rows of tables come last, in order: all layers load some at once, through one port.
+        step of a decoder, steps come in order instead, as a layer needs all outputs of the one before; and rows of
+        tables come last: all layers load some at once, through one port.
         """
         number = np.arange(len(self.core))
         rank, place = np.empty_like(number), -number
         if self.is_decoder:
             flow = self.needs.flow
             takes = flow.op_compute[np.flatnonzero(flow.is_op_class(TakeRows))]
-            place[takes] = takes + 1
+            place = number.copy()
+            place[takes] += len(number)
         rank[np.lexsort((place, self.needs.taken < 0, self.position))] = number
         return rank
 
@@ -189,7 +191,8 @@ class ScheduleProblem:
         """Returns the transfer of each step: sending core (-1: none), bytes, and ns of a copy inside the core."""
         taken, elements, moved = self.needs.taken, self.needs.elements, self.needs.transfers
         source = self.needs.source(self.core)
-        inside = moved & (source == self.core)
+        kept = (taken >= 0) & ~moved & np.isin(taken, self.resident)
+        inside = moved & (source == self.core) | kept
         element_bytes = np.array([self.arch.bytes_of(element) for element in self.needs.flow.types], np.int64)
         sizes, local_ns = np.zeros(len(taken), np.int64), np.zeros(len(taken))
         sizes[moved] = elements[moved] * element_bytes[self.needs.flow.tile_type[taken[moved]]]
@@ -206,11 +209,11 @@ class ScheduleProblem:
     def memory_transfers(self) -> "tuple[Ints, Ints, Ints]":
         """Returns (step, element type, number of elements) of every transfer from or to global memory.
 
-        A transfer step loads tiles that no compute makes. Any other compute loads what it is the first on its core to
+        A transfer step loads tiles that no compute makes, unless they stay on the chip. Any other compute loads what it is the first on its core to
         use, and stores its results that are outputs of the model.
         """
         flow, taken = self.needs.flow, self.needs.taken
-        copies = np.flatnonzero((taken >= 0) & ~self.needs.transfers)
+        copies = np.flatnonzero((taken >= 0) & ~self.needs.transfers & ~np.isin(taken, self.resident))
         loads, loaded = self.loads()
         stores = np.isin(flow.result_tile, self.outputs) & (taken[flow.result_compute] < 0)
         value = np.concatenate([loaded, flow.result_tile[stores]])
