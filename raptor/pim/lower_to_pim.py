@@ -25,6 +25,7 @@ from raptor.pim.state_updates import StateRuns
 from raptor.pim.step_builder import StepBuilder
 from raptor.pim.step_columns import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE_BUFFER, FormTable, StepColumns
 from raptor.pim.value_numbering import ValueNumbering
+from raptor.pim.waiting_cores import WaitingCores
 from raptor.spatial.dataflow import Dataflow, GroupedLists
 from raptor.spatial.ir import Copy, SpatialGraph, TensorParts
 from raptor.spatial.operations import Move
@@ -49,7 +50,7 @@ def lower(schedule: Schedule, memory: GlobalMemory, arch: Target) -> ir.PimProgr
     versions = SampleVersions.from_order(flow, turns) if schedule.stages else None
     times = _times(flow, kinds, values, len(runs.state) * arch.core_count, max(schedule.stages, default=0))
     demand = BufferDemand(graph, arch, values, kinds, RequestCollector(turns, times), versions)
-    return _Lowering(graph, arch, values, kinds, turns, times, demand, demand.collect_requests(), runs).program()
+    return _Lowering(schedule, graph, arch, values, kinds, turns, times, demand, demand.collect_requests(), runs).program()
 
 
 def _times(flow: Dataflow, kinds: FormCollector, values: ValueNumbering, updates: int, older: int) -> TurnLayout:
@@ -73,6 +74,7 @@ class _Lowering:
     power-up.
     """
 
+    schedule: Schedule
     graph: SpatialGraph
     arch: Target
     values: ValueNumbering
@@ -229,7 +231,10 @@ class _Lowering:
         turn = np.maximum(read[pair], self.last_turns()[source])
         home, last = self.homes()[source], self.last_of_cores()
         ended = np.maximum(last[core], np.where(home >= 0, last[home], -1))
-        turn = np.where(np.isin(runs.state[run], self.caches()), np.maximum(turn, ended), turn)
+        moved = np.flatnonzero(np.isin(runs.state[run], self.caches()))
+        if len(moved):
+            waiting = WaitingCores.from_schedule(self.schedule, self.turns, self.arch)
+            turn[moved] = waiting.turns(runs.sizes(run[moved], self.values.all, self.arch), core[moved], home[moved], runs.state[run[moved]], turn[moved], ended[moved])
         at = times.slot_time(turn, times.update) + _number_equal(turn)
         into, out, node = wants.buffer_of(runs.state[run], core), np.zeros_like(core), self.turns.node[turn]
         span = np.stack([runs.into[run], runs.elements[run]], axis=1)

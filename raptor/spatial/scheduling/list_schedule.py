@@ -18,8 +18,9 @@ from raptor.mapping.decision import Decision, LineFlow
 from raptor.mapping.scheduling.order_selection import StepOrder, named_order, number_pairs
 from raptor.mapping.scheduling.sample_stages import StageOrder, StageRules, named_stages
 from raptor.spatial.dataflow import Dataflow
-from raptor.spatial.ir import SpatialGraph, TakeRows
+from raptor.spatial.ir import Copy, SpatialGraph, TakeRows
 from raptor.spatial.operation_costs import CostModel
+from raptor.spatial.operations import Move
 from raptor.spatial.placed_graph import Fetch, PlacedGraph, Schedule
 from raptor.spatial.scheduling.dependences import StepDependences
 from raptor.spatial.tiles import ConstantTile
@@ -53,7 +54,7 @@ def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
     for together in _together(placed, flow):
         problem = ScheduleProblem.from_graph(arch, placed, together)
         if flow.stages is None:
-            local = named_order(problem.work(), name)
+            local = problem.finished(named_order(problem.work(), name))
         else:
             inside = StepOrder(flow.stages.patience_ns, flow.stages.sample)
             split = StageOrder(flow.stages.interval_ns, inside, flow.stages.method)
@@ -145,6 +146,12 @@ class ScheduleProblem:
         """Number of computes among the steps."""
         return len(self.core) - len(self.fetched)
 
+    @property
+    def copies_state(self) -> npt.NDArray[np.bool_]:
+        """True for each step that copies a tile of a state, or another value that is on its core before the sample."""
+        taken = self.needs.taken
+        return (taken >= 0) & ~self.needs.transfers & np.isin(taken, self.resident)
+
     def work(self) -> "SampleWork":
         """Returns all steps as columns for the list scheduler."""
         from raptor.mapping.scheduling.schedule_kernel import SampleWork  # compiled code is loaded only where it runs
@@ -170,6 +177,22 @@ class ScheduleProblem:
             *number_pairs(core, peer),
         )
 
+    def finished(self, order: "Ints") -> "Ints":
+        """Returns an order of all steps, in which the moves of a decoder's states are where their cores wait."""
+        from raptor.spatial.scheduling.idle_gaps import delay_moves
+
+        return delay_moves(self, order) if self.is_decoder else order
+
+    @property
+    def moves_state(self) -> npt.NDArray[np.bool_]:
+        """True for each step that only moves elements of states, so that it could be first on its core."""
+        flow, found = self.needs.flow, np.zeros(len(self.core), np.bool_)
+        found[flow.op_compute[flow.is_op_class(Copy) | flow.is_op_class(Move)]] = True
+        found[flow.op_compute[~(flow.is_op_class(Copy) | flow.is_op_class(Move))]] = False
+        found[self.computes :] = False
+        found[self.needs.reader[~np.isin(self.needs.read, self.resident)]] = False
+        return found
+
     def rank(self) -> "Ints":
         """Returns the priority of each step among steps that can start at the same time; the lowest comes first.
 
@@ -182,7 +205,7 @@ class ScheduleProblem:
         if self.is_decoder:
             flow = self.needs.flow
             takes = flow.op_compute[np.flatnonzero(flow.is_op_class(TakeRows))]
-            place = number.copy()
+            place = number + self.moves_state * 2 * len(number)
             place[takes] += len(number)
         rank[np.lexsort((place, self.needs.taken < 0, self.position))] = number
         return rank
@@ -191,8 +214,7 @@ class ScheduleProblem:
         """Returns the transfer of each step: sending core (-1: none), bytes, and ns of a copy inside the core."""
         taken, elements, moved = self.needs.taken, self.needs.elements, self.needs.transfers
         source = self.needs.source(self.core)
-        kept = (taken >= 0) & ~moved & np.isin(taken, self.resident)
-        inside = moved & (source == self.core) | kept
+        inside = moved & (source == self.core) | self.copies_state
         element_bytes = np.array([self.arch.bytes_of(element) for element in self.needs.flow.types], np.int64)
         sizes, local_ns = np.zeros(len(taken), np.int64), np.zeros(len(taken))
         sizes[moved] = elements[moved] * element_bytes[self.needs.flow.tile_type[taken[moved]]]
@@ -213,7 +235,7 @@ class ScheduleProblem:
         use, and stores its results that are outputs of the model.
         """
         flow, taken = self.needs.flow, self.needs.taken
-        copies = np.flatnonzero((taken >= 0) & ~self.needs.transfers & ~np.isin(taken, self.resident))
+        copies = np.flatnonzero((taken >= 0) & ~self.needs.transfers & ~self.copies_state)
         loads, loaded = self.loads()
         stores = np.isin(flow.result_tile, self.outputs) & (taken[flow.result_compute] < 0)
         value = np.concatenate([loaded, flow.result_tile[stores]])
