@@ -218,8 +218,8 @@ class _Lowering:
     def update(self) -> "_Messages":
         """Adds rows that give states their next values, on each core that reads them. Returns messages for the others.
 
-        A run of elements follows when it is made, and the state has been read for the last time on that core. Caches
-        follow after all other work of both cores: an older row that one core waits for is still in use on another.
+        A run of elements follows when it is made, and the state has been read for the last time on that core; for
+        caches, see `cache_turns`.
         """
         wants, times, runs, rows = self.wants, self.times, self.state_runs, self.rows
         kept = np.flatnonzero(np.isin(wants.value, [*self.values.states]))
@@ -229,12 +229,8 @@ class _Lowering:
         pair, run = np.nonzero(pairs[:, :1] == runs.state)
         core, source = pairs[pair, 1], runs.source[run]
         turn = np.maximum(read[pair], self.last_turns()[source])
-        home, last = self.homes()[source], self.last_of_cores()
-        ended = np.maximum(last[core], np.where(home >= 0, last[home], -1))
-        moved = np.flatnonzero(np.isin(runs.state[run], self.caches()))
-        if len(moved):
-            waiting = WaitingCores.from_schedule(self.schedule, self.turns, self.arch)
-            turn[moved] = waiting.turns(runs.sizes(run[moved], self.values.all, self.arch), core[moved], home[moved], runs.state[run[moved]], turn[moved], ended[moved])
+        home = self.homes()[source]
+        turn = np.where(np.isin(runs.state[run], self.caches()), self.cache_turns(run, core, turn), turn)
         at = times.slot_time(turn, times.update) + _number_equal(turn)
         into, out, node = wants.buffer_of(runs.state[run], core), np.zeros_like(core), self.turns.node[turn]
         span = np.stack([runs.into[run], runs.elements[run]], axis=1)
@@ -251,6 +247,22 @@ class _Lowering:
         rows.add(at[c], core[c], self.run_moves(run[c]), node[c], out[c], into[c])
         c = np.flatnonzero((address < 0) & (home != core))
         return _Messages(at[c], node[c], home[c], out[c], taken[c], core[c], into[c], span[c])
+
+    def cache_turns(self, run: Ints, core: Ints, ready: Ints) -> Ints:
+        """Returns the turn after which each run of a cache gets its next value; `ready`: the first one possible.
+
+        On one core, this is when it waits for others. Rows of another core follow after all other work of both: an
+        older row that one core waits for is still in use on another.
+        """
+        runs, last = self.state_runs, self.last_of_cores()
+        home = self.homes()[runs.source[run]]
+        turns = np.maximum(ready, np.maximum(last[core], np.where(home >= 0, last[home], -1)))
+        own = np.flatnonzero(np.isin(runs.state[run], self.caches()) & (home == core))
+        if len(own):
+            waiting = WaitingCores.from_schedule(self.schedule, self.turns, self.arch)
+            chosen = runs.state[run[own]], runs.elements[run[own]]
+            turns[own] = waiting.choose_turns(core[own], *chosen, ready[own], turns[own])
+        return turns
 
     def state_buffers(self) -> dict[int, Ints]:
         """Returns the buffers of states on each core that has some."""

@@ -2,15 +2,11 @@
 
 from dataclasses import dataclass
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
 from raptor.pim.value_numbering import ValueNumbering
 from raptor.spatial.ir import SpatialGraph, TensorParts
-from raptor.spatial.tiles import ShapedValue
-from raptor.target.arch import Target
 
 Ints = npt.NDArray[np.int64]
 
@@ -37,12 +33,6 @@ class StateRuns:
             for tile, numbers in _tiles(graph.tensors[pair.input], values):
                 found.append(_runs(tile, source[numbers], first[numbers]))
         return cls(*np.concatenate(found).T)
-
-
-    def sizes(self, run: Ints, values: "Sequence[ShapedValue]", arch: Target) -> Ints:
-        """Returns the bytes of some runs. `values`: all values by number."""
-        each = np.array([arch.bytes_of(value.element) for value in values], np.int64)
-        return self.elements[run] * each[self.state[run]]
 
 
 def _tiles(tensor: TensorParts, values: ValueNumbering) -> list[tuple[int, Ints]]:

@@ -1,4 +1,4 @@
-"""When the rows of caches move: while their cores wait, or after all other work."""
+"""When the rows of caches move: while their core waits, or after all other work."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from raptor.spatial.placed_graph import Schedule
 from raptor.spatial.scheduling.idle_gaps import IdleGaps
 from raptor.spatial.scheduling.list_schedule import ScheduleProblem
 from raptor.target.arch import Target
-from raptor.target.timing import ISSUE_NS, copy_ns, message_ns
+from raptor.target.timing import ISSUE_NS, copy_ns
 
 Ints = npt.NDArray[np.int64]
 
@@ -31,26 +31,21 @@ class WaitingCores:
         known = problem.fetched == schedule.fetches
         return cls(IdleGaps.from_order(problem, order) if known else IdleGaps(), turns.last_of_steps, arch)
 
-    def turns(self, sizes: Ints, core: Ints, home: Ints, state: Ints, ready: Ints, ended: Ints) -> Ints:
-        """Returns the turn after which each run of a state gets its next value.
+    def choose_turns(self, core: Ints, state: Ints, elements: Ints, ready: Ints, ended: Ints) -> Ints:
+        """Returns the turn after which each run of a cache gets its next value from another tile on its core.
 
-        sizes: bytes of each run. core, home: the core of the state, and the one of the next value. state: tile of the
-        state; runs of one tile on one core stay together. ready, ended: turns after which the run may be written, and
-        after which both cores have no other work.
+        core: the core of each run. state, elements: its tile, and its number of elements. ready: turns after which a
+        run may be written. ended: turns after which its core has no other work. Runs of one tile on one core stay
+        together.
         """
-        found, at_core = ended.copy(), np.maximum(ready, -1)
-        inside = home == core
-        keys = np.where(inside, core * (int(state.max()) + 1) + state, -1 - np.arange(len(core)))
+        found = ended.copy()
+        keys = core * (int(state.max(initial=0)) + 1) + state
         for key in dict.fromkeys(keys[np.argsort(ready, kind="stable")].tolist()):
             runs = np.flatnonzero(keys == key)
-            first, own = int(at_core[runs].max()), int(core[runs[0]])
-            cores = (own,) if key >= 0 else (own, int(home[runs[0]]))
-            cost = copy_ns if key >= 0 else message_ns
-            each = (size // self.arch.element_bytes for size in sizes[runs].tolist())
-            place = None
-            if min(cores) >= 0:
-                needed_ns = sum(cost(self.arch, elements) + ISSUE_NS for elements in each)
-                place = self.gaps.take(cores, int(np.searchsorted(self.last, first)), needed_ns)
+            first, sizes = int(ready[runs].max()), elements[runs].tolist()
+            needed_ns = sum(copy_ns(self.arch, size) + ISSUE_NS for size in sizes)
+            after = int(np.searchsorted(self.last, first))
+            place = self.gaps.take_first(int(core[runs[0]]), after, needed_ns)
             if place is not None:
-                found[runs] = max(first, int(self.last[place])) if place >= 0 else first
+                found[runs] = max(first, int(self.last[place]))
         return found

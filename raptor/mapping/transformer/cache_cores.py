@@ -103,20 +103,37 @@ def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
     else:
         layers |= _share_layers(graph, decision, arch, chains) or {}
         taken, lines = set[int](), max(attention[0].lines for attention in attentions)
-    free = [core for core in range(arch.usable_cores) if core not in taken]
-    shares = [_best_share(attention, max(1, len(free) // lines), arch) for attention in attentions]
     products, first = dict(decision.flow.products), 0
-    for attention, share in zip(attentions, shares, strict=True):
-        lines = attention[0].lines
-        own = [free[(first + k) % len(free)] for k in range(lines * share)]
+    for attention in attentions:
+        busy = taken or _layer_cores({key: layers[key] for key in _find_feeding(graph, attention[0].name)})
+        free = [core for core in range(arch.usable_cores) if core not in busy] or list(range(arch.usable_cores))
+        share = _best_share(attention, max(1, len(free) // lines), arch)
+        own = [free[(first + k) % len(free)] for k in range(attention[0].lines * share)]
         first += len(own)
         for product in attention:
             parts = [*_cut_parts(even_ranges(product.keys, share), product.cuts)]
-            cores = tuple(own[line * share + k] for line in range(lines) for k, _ in parts)
-            rows = tuple((line, line + 1) for line in range(lines))
+            cores = tuple(own[line * share + k] for line in range(product.lines) for k, _ in parts)
+            rows = tuple((line, line + 1) for line in range(product.lines))
             products[product.name] = SharedDot(rows, tuple(part for _, part in parts), cores)
     loaders = {name: own for name, own in decision.flow.loaders.items() if name not in graph.residency.state_inputs}
     return replace(decision, flow=replace(decision.flow, products=products, loaders=loaders), layers=layers)
+
+
+def _find_feeding(graph: Graph, name: str) -> list[str]:
+    """Returns the keys of the layers whose results reach tensor `name` through no other layer."""
+    maker = {node.output: node for node in graph.nodes}
+    found: dict[str, None] = {}
+    seen, left = set[str](), [name]
+    while left:
+        node = maker.get(left.pop())
+        if node is None or node.output in seen:
+            continue
+        seen.add(node.output)
+        if isinstance(node.operator, Filter):
+            found[filter_key(node)] = None
+        else:
+            left += node.inputs
+    return [*found]
 
 
 def _share_layers(
