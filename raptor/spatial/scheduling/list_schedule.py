@@ -20,7 +20,7 @@ from raptor.mapping.scheduling.sample_stages import StageOrder, StageRules, name
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import Copy, SpatialGraph, TakeRows
 from raptor.spatial.operation_costs import CostModel
-from raptor.spatial.operations import Move
+from raptor.spatial.operations import ApplyFilters, ApplyLine, Move
 from raptor.spatial.placed_graph import Fetch, PlacedGraph, Schedule
 from raptor.spatial.scheduling.dependences import StepDependences
 from raptor.spatial.tiles import ConstantTile
@@ -196,19 +196,39 @@ class ScheduleProblem:
     def rank(self) -> "Ints":
         """Returns the priority of each step among steps that can start at the same time; the lowest comes first.
 
-        Rows higher up in the image come first, then messages before other work, then steps nearer to the end. In a
-        step of a decoder, steps come in order instead, as a layer needs all outputs of the one before; and rows of
-        tables come last: all layers load some at once, through one port.
+        Rows higher up in the image come first, then messages before other work, then steps nearer to the end. Steps of
+        a decoder come in the order in which they are needed instead, as a layer needs all outputs of the one before.
         """
         number = np.arange(len(self.core))
-        rank, place = np.empty_like(number), -number
+        rank = np.empty_like(number)
         if self.is_decoder:
-            flow = self.needs.flow
-            takes = flow.op_compute[np.flatnonzero(flow.is_op_class(TakeRows))]
-            place = number + self.moves_state * 2 * len(number)
-            place[takes] += len(number)
-        rank[np.lexsort((place, self.needs.taken < 0, self.position))] = number
+            order = np.lexsort((self.turns(), self.needed(), self.moves_state))
+        else:
+            order = np.lexsort((-number, self.needs.taken < 0, self.position))
+        rank[order] = number
         return rank
+
+    def turns(self) -> Floats:
+        """Returns a number for each step, in the order of the computes; a fetch comes just before its first user."""
+        return np.append(np.arange(self.computes), self.needs.fetch_user - 0.5)
+
+    def needed(self) -> Floats:
+        """Returns the turn at which the result of each step is needed, see `turns`.
+
+        For results of products, and of what reads them, it is the turn of the step. Other steps, such as lookups of
+        masks, could all be first; they are needed when a step that depends on products reads them.
+        """
+        flow, turns = self.needs.flow, self.turns()
+        late = np.zeros(len(turns), np.bool_)
+        late[flow.op_compute[flow.is_op_class(ApplyLine) | flow.is_op_class(ApplyFilters)]] = True
+        edges = self.needs.edges[np.argsort(turns[self.needs.edges[:, 0]], kind="stable")].tolist()
+        for before, after in edges:
+            late[after] |= late[before]
+        found = np.where(late, turns, np.inf).tolist()
+        for before, after in reversed(edges):
+            if not late[before]:
+                found[before] = min(found[before], found[after])
+        return np.minimum(found, len(turns))
 
     def messages(self) -> tuple["Ints", "Ints", Floats]:
         """Returns the transfer of each step: sending core (-1: none), bytes, and ns of a copy inside the core."""
