@@ -1,8 +1,8 @@
 """Write a decoder in the form of GPT-2 with random weights: `python -m benchmarks.programs.gpt2_model FILE`.
 
-The default is GPT-2 small: 12 layers, 12 heads of 64 channels, 50,257 tokens, 124 million parameters. The nodes are those
-that optimum exports: `Gemm` between two `Reshape`s, keys and values as `Concat`, a mask that is added to the scores, Gelu
-by its tanh formula, and logits by the transposed table of embeddings.
+The default is GPT-2 small: 12 layers, 12 heads of 64 channels, 50,257 tokens, 124 million parameters. The nodes are
+those that optimum exports: `Gemm` between two `Reshape`s, keys and values by `Concat`, a mask that is added to the
+scores, Gelu by its tanh formula, and logits by the transposed table of embeddings.
 """
 
 import argparse
@@ -114,7 +114,9 @@ class Gpt2Builder:
         return self.add("Reshape", [product, shape], f"{name}.y")
 
     def norm(self, x: str, name: str) -> str:
-        gain = self.constant(f"{name}.weight", (1 + 0.1 * self.rng.standard_normal(self.shape.width)).astype(np.float32))
+        gain = self.constant(
+            f"{name}.weight", (1 + 0.1 * self.rng.standard_normal(self.shape.width)).astype(np.float32)
+        )
         return self.add("LayerNormalization", [x, gain, self.normal(f"{name}.bias", self.shape.width)], f"{name}.y")
 
     def gelu(self, x: str, name: str) -> str:

@@ -50,7 +50,9 @@ def lower(schedule: Schedule, memory: GlobalMemory, arch: Target) -> ir.PimProgr
     versions = SampleVersions.from_order(flow, turns) if schedule.stages else None
     times = _times(flow, kinds, values, len(runs.state) * arch.core_count, max(schedule.stages, default=0))
     demand = BufferDemand(graph, arch, values, kinds, RequestCollector(turns, times), versions)
-    return _Lowering(schedule, graph, arch, values, kinds, turns, times, demand, demand.collect_requests(), runs).program()
+    return _Lowering(
+        schedule, graph, arch, values, kinds, turns, times, demand, demand.collect_requests(), runs
+    ).program()
 
 
 def _times(flow: Dataflow, kinds: FormCollector, values: ValueNumbering, updates: int, older: int) -> TurnLayout:
@@ -226,7 +228,7 @@ class _Lowering:
         pairs, which = np.unique(np.stack([wants.value[kept], wants.core[kept]], axis=1), axis=0, return_inverse=True)
         read = np.full(len(pairs), -1)
         np.maximum.at(read, which.reshape(-1), wants.turn[kept])
-        pair, run = np.nonzero(pairs[:, :1] == runs.state)
+        pair, run = _matches(pairs[:, 0], runs.state)
         core, source = pairs[pair, 1], runs.source[run]
         turn = np.maximum(read[pair], self.last_turns()[source])
         home = self.homes()[source]
@@ -414,6 +416,15 @@ def _core_program(core: int, groups: tuple[ir.ArrayGroup, ...], steps: StepColum
         return ir.CoreProgram(core, groups, steps)
     numbers = np.arange(len(steps))
     return ir.CoreProgram(core, groups, steps.select(numbers[once:]), init=steps.select(numbers[:once]))
+
+
+def _matches(values: Ints, among: Ints) -> tuple[Ints, Ints]:
+    """Returns all pairs of an index of `values` and one of `among` with equal elements, sorted."""
+    order = np.argsort(among, kind="stable")
+    begin, end = (np.searchsorted(among[order], values, side=side) for side in ("left", "right"))
+    counts = end - begin
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(np.arange(len(values)), counts), order[np.repeat(begin, counts) + within]
 
 
 def _number_equal(values: Ints) -> Ints:

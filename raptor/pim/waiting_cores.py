@@ -40,8 +40,9 @@ class WaitingCores:
         """
         found = ended.copy()
         keys = core * (int(state.max(initial=0)) + 1) + state
-        for key in dict.fromkeys(keys[np.argsort(ready, kind="stable")].tolist()):
-            runs = np.flatnonzero(keys == key)
+        together = np.argsort(keys, kind="stable")
+        groups = np.split(together, np.flatnonzero(np.diff(keys[together])) + 1)
+        for runs in sorted(groups, key=lambda group: int(ready[group].max(initial=-1))):
             first, sizes = int(ready[runs].max()), elements[runs].tolist()
             needed_ns = sum(copy_ns(self.arch, size) + ISSUE_NS for size in sizes)
             after = int(np.searchsorted(self.last, first))

@@ -18,7 +18,7 @@ import numpy as np
 from raptor.graph.ir import Dot, Filter, Graph, Move, Node
 from raptor.graph.layers import filter_key, find_filters, find_layer_nodes, layer_target
 from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LayerRecord, LineFlow, Matrix, SharedDot
-from raptor.mapping.modes.dense_unfolding import spread_matrices, unfold_dense
+from raptor.mapping.modes.dense_unfolding import spread_matrices, summing_cores, unfold_dense
 from raptor.mapping.modes.line_streaming import Range, can_stream_product, find_views, line_channel_ranges
 from raptor.mapping.transformer.shared_step import share_layers
 from raptor.mapping.transformer.token_cores import even_ranges
@@ -105,7 +105,7 @@ def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
         taken, lines = set[int](), max(attention[0].lines for attention in attentions)
     products, first = dict(decision.flow.products), 0
     for attention in attentions:
-        busy = taken or _layer_cores({key: layers[key] for key in _find_feeding(graph, attention[0].name)})
+        busy = taken or _feeding_cores(graph, attention, layers, decision.tile)
         free = [core for core in range(arch.usable_cores) if core not in busy] or list(range(arch.usable_cores))
         share = _best_share(attention, max(1, len(free) // lines), arch)
         own = [free[(first + k) % len(free)] for k in range(attention[0].lines * share)]
@@ -119,26 +119,25 @@ def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
     return replace(decision, flow=replace(decision.flow, products=products, loaders=loaders), layers=layers)
 
 
-def _find_feeding(graph: Graph, name: str) -> list[str]:
-    """Returns the keys of the layers whose results reach tensor `name` through no other layer."""
+def _feeding_cores(graph: Graph, attention: _Attention, layers: Mapping[str, LayerRecord], tile: int) -> set[int]:
+    """Returns the cores that make what an attention reads: results of layers that reach it through no other layer."""
     maker = {node.output: node for node in graph.nodes}
-    found: dict[str, None] = {}
-    seen, left = set[str](), [name]
+    found = set[int]()
+    seen, left = set[str](), [product.name for product in attention]
     while left:
         node = maker.get(left.pop())
         if node is None or node.output in seen:
             continue
         seen.add(node.output)
-        if isinstance(node.operator, Filter):
-            found[filter_key(node)] = None
-        else:
+        layer = layers.get(filter_key(node)) if isinstance(node.operator, Filter) else None
+        if isinstance(layer, FullyConnected):
+            found.update(summing_cores(layer.matrices, layer.cores, tile))
+        elif layer is None:
             left += node.inputs
-    return [*found]
+    return found
 
 
-def _share_layers(
-    graph: Graph, decision: Decision, arch: Target, chains: _Chains
-) -> dict[str, FullyConnected] | None:
+def _share_layers(graph: Graph, decision: Decision, arch: Target, chains: _Chains) -> dict[str, FullyConnected] | None:
     """Returns new records of the layers of one token, which share all cores; None if these have too few crossbars."""
     keys = [key for together in chains.values() for key in together]
     others = {key: layer for key, layer in decision.layers.items() if key not in keys}

@@ -51,7 +51,7 @@ class _StepLayer:
         return -(-width * self.tile // self.arch.weight_columns(self.operator.weight_bits))
 
     def grids(self, cores: int) -> Iterator[tuple[float, int, int, int]]:
-        """Yields (time in ns, cores, groups of rows, output tiles of a matrix) of each grid on at most `cores` cores."""
+        """Yields (time in ns, cores, groups of rows, output tiles of a matrix) of each grid on up to `cores` cores."""
         for tall in dict.fromkeys(-(-self.rows // groups) for groups in range(1, self.rows + 1)):
             groups = -(-self.rows // tall)
             for width in dict.fromkeys(-(-self.cols // copies) for copies in range(1, self.cols + 1)):
@@ -65,8 +65,8 @@ def share_layers(
 ) -> dict[str, FullyConnected] | None:
     """Returns records of the layers `keys`, each on cores of the whole chip; None if they do not fit.
 
-    held: crossbars of the other layers on each core. Wide layers choose first, as they leave the fewest choices. A layer
-    takes its fastest grid for which the cores with the most free crossbars suffice.
+    held: crossbars of the other layers on each core. Wide layers choose first, as they leave the fewest choices. A
+    layer takes its fastest grid for which the cores with the most free crossbars suffice.
     """
     filters, nodes = find_filters(graph), find_layer_nodes(graph)
     free = {core: arch.xbars_per_core - held.get(core, 0) for core in range(arch.usable_cores)}

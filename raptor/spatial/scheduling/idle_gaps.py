@@ -1,7 +1,7 @@
 """Times at which cores wait, by an estimate for one sample: there they move rows of caches.
 
-That work has no reader in the sample, or can begin before all other work. A list schedule would begin it whenever a core
-is free, before work that others wait for.
+That work has no reader in the sample, or can begin before all other work. A list schedule would begin it whenever a
+core is free, before work that others wait for.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ SLACK_NS = 3000.0
 
 @dataclass(slots=True)
 class IdleGap:
-    """A core waits from `start_ns` to `end_ns`, after step `after` of the order (-1: before all) and before `before`."""
+    """A core waits from `start_ns` to `end_ns`, after step `after` of the order (-1: none) and before `before`."""
 
     after: int
     before: int

@@ -251,8 +251,8 @@ class ScheduleProblem:
     def memory_transfers(self) -> "tuple[Ints, Ints, Ints]":
         """Returns (step, element type, number of elements) of every transfer from or to global memory.
 
-        A transfer step loads tiles that no compute makes, unless they stay on the chip. Any other compute loads what it is the first on its core to
-        use, and stores its results that are outputs of the model.
+        A transfer step loads tiles that no compute makes, unless they stay on the chip. Any other compute loads what it
+        is the first on its core to use, and stores its results that are outputs of the model.
         """
         flow, taken = self.needs.flow, self.needs.taken
         copies = np.flatnonzero((taken >= 0) & ~self.needs.transfers & ~self.copies_state)

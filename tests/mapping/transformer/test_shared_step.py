@@ -1,0 +1,157 @@
+"""Decoders whose layers have no cores of their own share all cores; rows of caches move while their cores wait."""
+
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import raptor
+from raptor.common.errors import VerifyError
+from raptor.graph.ir import Filter
+from raptor.mapping.check_decision import decision_faults
+from raptor.mapping.decision import FullyConnected, SharedDot
+from raptor.mapping.scheduling.order_selection import StepOrder, named_order
+from raptor.spatial import verify_spatial
+from raptor.spatial.ir import Copy, TakeRows
+from raptor.spatial.operations import Overlap
+from raptor.spatial.scheduling.idle_gaps import IdleGaps, delay_moves
+from raptor.spatial.scheduling.list_schedule import ScheduleProblem
+from tests import decoder_models as decoders
+from tests import values
+from tests.pipeline import Passes, line_flow, passes
+from tests.tiny_models import make_model, node, random
+
+CAPACITY = 6
+CHIP: Mapping[str, Any] = MappingProxyType({"states": "auto", "cores": 12, "mapping": "rows"})
+WIDE: Mapping[str, Any] = MappingProxyType({"heads": 4, "size": 160, "vocabulary": 200})
+"""Sizes for which a layer has five row tiles and five column tiles."""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Passes:
+    return passes(decoders.plain_decoder(**WIDE), capacity=CAPACITY, **CHIP)
+
+
+def dense_layers(found: Passes) -> dict[str, FullyConnected]:
+    return {k: layer for k, layer in found.decision.layers.items() if isinstance(layer, FullyConnected)}
+
+
+def test_tokens_are_those_of_onnxruntime() -> None:
+    verdict = raptor.compile(decoders.plain_decoder(**WIDE), capacity=CAPACITY, **CHIP).validate()
+    assert verdict.passed, verdict
+    assert verdict.decoding is not None
+    assert verdict.decoding.equal == CAPACITY
+
+
+def test_layers_of_different_attentions_share_cores(shared: Passes) -> None:
+    layers = dense_layers(shared)
+    assert {*layers["layer.0.added"].cores} & {*layers["layer.1.added"].cores}
+    for layer in layers.values():
+        rows = {matrix.rows for matrix in layer.matrices}
+        assert len(rows) == 5
+        groups = [{core for m, core in zip(layer.matrices, layer.cores, strict=True) if m.rows == r} for r in rows]
+        assert all(a.isdisjoint(b) for k, a in enumerate(groups) for b in groups[:k]), "one row tile a core"
+
+
+def test_no_core_has_more_matrices_than_crossbars(shared: Passes) -> None:
+    held = Counter[int]()
+    for layer in dense_layers(shared).values():
+        for matrix, core in zip(layer.matrices, layer.cores, strict=True):
+            held[core] += matrix.xbars
+    assert max(held.values()) <= shared.arch.xbars_per_core
+    assert not list(decision_faults(shared.decision, shared.chosen, shared.arch))
+
+
+def test_an_attention_has_other_cores_than_the_layers_that_it_waits_for() -> None:
+    found = passes(decoders.plain_decoder(**WIDE), capacity=CAPACITY, **{**CHIP, "cores": 24})
+    layers = dense_layers(found)
+    makers = {n.output: n for n in found.chosen.nodes if isinstance(n.operator, Filter)}
+    assert makers
+    for n in range(2):
+        feeding = {core for kind in ("query", "key", "value") for core in layers[f"layer.{n}.{kind}.flat"].cores}
+        products = line_flow(found.decision).products
+        own = {core for grid in (products[f"layer.{n}.scores"],) if isinstance(grid, SharedDot) for core in grid.cores}
+        assert own
+        assert own.isdisjoint(feeding) or len(feeding) == found.arch.usable_cores
+
+
+def sums(found: Passes, layer: str) -> list[Overlap[Any]]:
+    return [op for c in found.spatial.computes for op in c.body if c.layer == layer and isinstance(op, Overlap)]
+
+
+def test_many_sums_are_added_as_a_tree(shared: Passes) -> None:
+    """With five partial sums, no result waits for more than three additions, one after another."""
+    made = {op.result.name: op for op in sums(shared, "layer.0.added")}
+    copied = {op.result.name: op.source.name for c in shared.spatial.computes for op in c.body if isinstance(op, Copy)}
+
+    def depth(name: str) -> int:
+        op = made.get(copied.get(name, name))
+        return 0 if op is None else 1 + max(depth(source.name) for source in op.sources)
+
+    depths = [depth(name) for name in made]
+    assert max(depths) == 3
+
+
+def test_equal_columns_give_equal_outputs() -> None:
+    """All columns are added in one order, whichever core adds them up."""
+    weights = random(640, 320)
+    weights[:, 200:300] = weights[:, 40:140]
+    model = make_model([node("MatMul", ["x", "w"], "y")], {"x": (1, 640)}, {"y": (1, 320)}, {"w": weights})
+    found = raptor.compile(model, cores=20, mapping="rows").run(x=random(1, 640))["y"][0]
+    assert np.array_equal(found[200:300], found[40:140])
+
+
+def test_a_sum_of_another_tree_node_is_refused(shared: Passes) -> None:
+    computes = list(shared.spatial.computes)
+    at = next(
+        k for k, c in enumerate(computes) for op in c.body if isinstance(op, Overlap) and ".sum" in op.result.name
+    )
+    (op,) = computes[at].body
+    computes[at] = values.replace(computes[at], body=(values.replace(op, sources=op.sources[::-1][:1] * 2),))
+    with pytest.raises(VerifyError, match=r"adds a product twice|adds 2"):
+        verify_spatial(values.replace(shared.spatial, computes=tuple(computes)), shared.arch)
+
+
+def problem(found: Passes) -> ScheduleProblem:
+    return ScheduleProblem.from_graph(found.arch, found.on_chip, range(len(found.on_chip.cores)))
+
+
+def test_states_are_on_the_chip_when_a_step_begins(shared: Passes) -> None:
+    """So only rows of tables are loaded, and only logits are stored; constants are loaded here, once for each core."""
+    found = problem(shared)
+    step, _, _ = found.memory_transfers()
+    assert found.moves_state.any()
+    assert not found.moves_state[step].any()
+
+
+def test_moves_of_states_wait_until_their_core_does(shared: Passes) -> None:
+    """They could all be first. The order stays one in which each step comes after those that it needs."""
+    found = problem(shared)
+    early = named_order(found.work(), StepOrder(line_flow(shared.decision).patience_ns, 0))
+    late = delay_moves(found, early)
+    place, before = np.argsort(late), np.argsort(early)
+    assert np.array_equal(np.sort(late), np.arange(len(early)))
+    assert (place[found.needs.edges[:, 0]] < place[found.needs.edges[:, 1]]).all()
+    assert place[found.moves_state].mean() > before[found.moves_state].mean()
+
+
+def test_rows_of_caches_move_before_the_end_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = decoders.plain_decoder(**WIDE)
+    times: list[float] = []
+    for _ in range(2):
+        times.append(raptor.compile(model, capacity=CAPACITY * 8, **CHIP).simulate().latency_ns or 0.0)
+        monkeypatch.setattr(IdleGaps, "take_first", lambda *_: None)
+    assert 0 < times[0] < 0.99 * times[1]
+
+
+def test_masks_are_needed_later_than_what_is_before_them(shared: Passes) -> None:
+    """Each layer's mask could be loaded first; the lookup of the first layer's is the most urgent."""
+    found = problem(shared)
+    flow, needed = found.needs.flow, found.needed()
+    takes = [i for i in flow.computes_with_class(TakeRows) if "mask" in flow.nodes[i]]
+    assert len(takes) == 2
+    assert needed[takes[0]] != needed[takes[1]]
+    assert needed[takes].max() > np.median(needed)
