@@ -1,8 +1,8 @@
 """Compare texts of the trained language model with onnxruntime's, greedy and sampled: `make bench-tokens`.
 
 The weights are those that ship, 8 bits with a scale for each column, or 4 bits with a scale for each block of 32
-inputs, as `MatMulNBits` of onnxruntime. A cache of 256 tokens is filled: a prompt of 20 bytes, and 236 new tokens. Both sides
-choose their own tokens, with the same random numbers.
+inputs, as `MatMulNBits` of onnxruntime. A cache of 256 tokens is filled: a prompt of 20 bytes, and 236 new tokens. Both
+sides choose their own tokens, with the same random numbers.
 """
 
 import argparse
