@@ -1,4 +1,4 @@
-"""Cores of a decoder's step: each line of a cache is shared by several cores, and each layer has cores of its own.
+"""Cores of a decoder's step: cores share each line of a cache, and layers have cores of their own if there are enough.
 
 A step of a decoder multiplies one token by all keys, and its shares by all values. Both are states, and far larger than
 what is multiplied by them. So each core keeps some keys, and some channels of the values, of one head. Only queries,
@@ -86,7 +86,8 @@ _Chains = Mapping[tuple[int, int], list[str]]
 def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
     """Returns a decision with cores for all caches, and for the layers of one token; the same one without caches.
 
-    A layer keeps the cores that it has if there are too few. A cache takes cores of others then.
+    If there are too few for layers of their own, layers share all cores, and so do caches. A layer that does not fit
+    then keeps the cores that it has.
     """
     if not graph.residency.states or not isinstance(decision.flow, LineFlow):
         return decision

@@ -5,6 +5,7 @@ It multiplies in the time of a few products then: groups of rows multiply at the
 a tree; a core has few matrices, each as wide as its group of columns. Inputs are passed on from core to core.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -90,13 +91,12 @@ def share_layers(
 def _fitting(layer: _StepLayer, free: Mapping[int, int]) -> Iterator[FullyConnected]:
     """Yields records of a layer that fit the free crossbars of the cores, the fastest one first."""
     order = sorted(free, key=lambda core: (-free[core], core))
-    for _, used, groups, width in sorted(layer.grids(len(order))):
+    for _, _, groups, width in sorted(layer.grids(len(order))):
         matrices = tuple(unfold_dense(layer.operator, layer.arch, layer.tile, width))
-        places = _grid_places(matrices, groups)
-        needed = dict.fromkeys(range(used), 0)
+        places, needed = _grid_places(matrices, groups), Counter[int]()
         for matrix, place in zip(matrices, places, strict=True):
             needed[place] += matrix.xbars
-        if all(n <= free[core] for n, core in zip(needed.values(), order, strict=False)):
+        if max(places) < len(order) and all(count <= free[order[place]] for place, count in needed.items()):
             yield FullyConnected(matrices, tuple(order[place] for place in places))
 
 
