@@ -97,7 +97,7 @@ def _fitting(layer: _StepLayer, free: Mapping[int, int]) -> Iterator[FullyConnec
         for matrix, place in zip(matrices, places, strict=True):
             needed[place] += matrix.xbars
         if max(places) < len(order) and all(count <= free[order[place]] for place, count in needed.items()):
-            yield FullyConnected(matrices, tuple(order[place] for place in places))
+            yield FullyConnected(matrices, tuple(order[place] for place in places), trees=True)
 
 
 def _grid_places(matrices: Sequence[Matrix], groups: int) -> list[int]:

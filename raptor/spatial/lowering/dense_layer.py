@@ -2,9 +2,8 @@
 
 The sum of floats depends on the order of additions, and equal columns of weights should give equal outputs, whichever
 cores hold them. So the products of all columns are added in the same runs: a run ends wherever the products of some
-column continue on another core. Many sums are added as a tree, which is the same for all columns.
-
-Cores that multiply the same inputs pass them on to one another, as a tree, if they are many.
+column continue on another core. Where the decision says so, many sums are added as a tree, the same one for all
+columns, and cores that multiply the same inputs pass them on to one another, as a tree.
 """
 
 from collections import defaultdict
@@ -89,7 +88,7 @@ class DenseLayer:
             partials = list(self.products(cols, group))
             if len(ends) > 1:
                 partials = [self.summed(partial, ends) for partial in partials]
-            as_tree = len(ends) >= _FEWEST_IN_TREE and all(len(own) == len(ends) for own in runs)
+            as_tree = self.mapping.trees and len(ends) >= _FEWEST_IN_TREE and all(len(own) == len(ends) for own in runs)
             for n, (i, region) in enumerate(inside):
                 home = n * len(partials) // len(inside)
                 reduce = self.reduce_as_tree if as_tree else self.reduce
@@ -111,7 +110,9 @@ class DenseLayer:
         name, width = f"{self.node.output}.n{cols[0]}.k{core}", cols[1] - cols[0]
         given = Tile(f"{name}.in", 1, 1, ends[-1], self.given)
         held = self.held[tuple((m.tap, m.rows) for m in matrices)]
-        if (number := len(held) + 1) >= _FEWEST_IN_TREE and (passed := number - (1 << (number.bit_length() - 1))):
+        number = len(held) + 1
+        passed = number - (1 << (number.bit_length() - 1))
+        if self.mapping.trees and number >= _FEWEST_IN_TREE and passed:
             self.add((), core, Copy(given, held[passed - 1], 0, 0, given.elements))
         else:
             self.copy(given, core, [self.find(pixels[m.tap], m.rows) for m in matrices], sizes)
