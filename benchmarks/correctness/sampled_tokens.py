@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import raptor
@@ -39,8 +38,8 @@ class JudgedSteps:
     session: raptor.Session
     model: GrowingModel
 
-    def step(self, token: int) -> dict[str, Array]:
-        return {"logits": self.model.step(self.session.token_inputs(token))["logits"]}
+    def step(self, inputs: int) -> dict[str, Array]:
+        return {"logits": self.model.step(self.session.token_inputs(inputs))["logits"]}
 
 
 def main() -> None:
@@ -48,7 +47,7 @@ def main() -> None:
     parser.add_argument("--capacity", type=int, default=256, help="rows of the caches")
     args = parser.parse_args()
     print(format_line(HEAD), format_line(("---", "---", *("---:",) * 3)), sep="\n", flush=True)
-    model = onnx.load(str(LANGUAGE_MODEL))
+    model = ModelProto.FromString(LANGUAGE_MODEL.read_bytes())
     for name, proto in {"8 bits": model, "4 bits": quantise_to_4_bits(model)}.items():
         for cells in compare_texts(proto, args.capacity):
             print(format_line((name, *cells)), flush=True)
@@ -83,7 +82,7 @@ def quantise_to_4_bits(model: ModelProto) -> ModelProto:
             packed, scales = pack_blocks(codes.astype(np.float32) * scale)
             parts = {f"{node.output[0]}.packed": packed, f"{node.output[0]}.scales": scales}
             constants += [numpy_helper.from_array(array, name) for name, array in parts.items()]
-            sizes = {"K": codes.shape[0], "N": codes.shape[1], "bits": 4, "block_size": BLOCK, "accuracy_level": 0}
+            sizes: dict[str, Any] = {"K": codes.shape[0], "N": codes.shape[1], "bits": 4, "block_size": BLOCK}
             given = [node.input[0], *parts]
             nodes.append(
                 helper.make_node("MatMulNBits", given, node.output, node.name, domain="com.microsoft", **sizes)

@@ -155,7 +155,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     args = parser.parse_args()
     sizes = {name: value for name, value in vars(args).items() if name != "file"}
-    onnx.save(build_gpt2(Gpt2Shape(**sizes)), str(args.file))
+    args.file.write_bytes(build_gpt2(Gpt2Shape(**sizes)).SerializeToString())
 
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ class ScheduleProblem:
 
     def turns(self) -> Floats:
         """Returns a number for each step, in the order of the computes; a fetch comes just before its first user."""
-        return np.append(np.arange(self.computes), self.needs.fetch_user - 0.5)
+        return np.append(np.arange(self.computes), self.needs.fetch_user - 0.5).astype(np.float64)
 
     def needed(self) -> Floats:
         """Returns the turn at which the result of each step is needed, see `turns`.

@@ -113,11 +113,9 @@ def test_equal_columns_give_equal_outputs() -> None:
 
 def test_a_sum_of_another_tree_node_is_refused(shared: Passes) -> None:
     computes = list(shared.spatial.computes)
-    at = next(
-        k for k, c in enumerate(computes) for op in c.body if isinstance(op, Overlap) and ".sum" in op.result.name
-    )
-    (op,) = computes[at].body
-    computes[at] = values.replace(computes[at], body=(values.replace(op, sources=op.sources[::-1][:1] * 2),))
+    overlaps = ((k, op) for k, c in enumerate(computes) for op in c.body if isinstance(op, Overlap))
+    at, op = next((k, op) for k, op in overlaps if ".sum" in op.result.name)
+    computes[at] = values.replace(computes[at], body=(values.replace(op, sources=op.sources[1:] * 2),))
     with pytest.raises(VerifyError, match=r"adds a product twice|adds 2"):
         verify_spatial(values.replace(shared.spatial, computes=tuple(computes)), shared.arch)
 
@@ -146,12 +144,16 @@ def test_moves_of_states_wait_until_their_core_does(shared: Passes) -> None:
     assert place[found.moves_state].mean() > before[found.moves_state].mean()
 
 
+def no_time(_gaps: IdleGaps, _core: int, _after: int, _needed_ns: float) -> None:
+    """Finds no time for rows of caches."""
+
+
 def test_rows_of_caches_move_before_the_end_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     model = decoders.plain_decoder(**WIDE)
     times: list[float] = []
     for _ in range(2):
         times.append(raptor.compile(model, capacity=30, **CHIP).simulate().latency_ns or 0.0)
-        monkeypatch.setattr(IdleGaps, "take_first", lambda *_: None)
+        monkeypatch.setattr(IdleGaps, "take_first", no_time)
     assert 0 < times[0] < 0.99 * times[1]
 
 
