@@ -15,7 +15,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 import raptor
-from benchmarks.programs.gpt2_model import build_gpt2
+from benchmarks.correctness.gpt2_model import build_gpt2
 from benchmarks.programs.interval_limits import format_line
 from models.trained import LANGUAGE_MODEL
 from validator.load.output_directory import load_output

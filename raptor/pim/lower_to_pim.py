@@ -21,11 +21,10 @@ from raptor.pim.global_memory import GlobalMemory
 from raptor.pim.global_order import GlobalOrder, TurnLayout
 from raptor.pim.operations import make_slot
 from raptor.pim.sample_versions import SampleVersions, clear_carried
-from raptor.pim.state_updates import StateRuns
+from raptor.pim.state_updates import StateRuns, WaitingCores
 from raptor.pim.step_builder import StepBuilder
 from raptor.pim.step_columns import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE_BUFFER, FormTable, StepColumns
 from raptor.pim.value_numbering import ValueNumbering
-from raptor.pim.waiting_cores import WaitingCores
 from raptor.spatial.dataflow import Dataflow, GroupedLists
 from raptor.spatial.ir import Copy, SpatialGraph, TensorParts
 from raptor.spatial.operations import Move

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from raptor.spatial.scheduling.list_schedule import ScheduleProblem
+import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from raptor.mapping.scheduling.schedule_kernel import Ints
+    from raptor.mapping.scheduling.schedule_kernel import Ints, SampleWork
+
+Bools = npt.NDArray[np.bool_]
 
 SLACK_NS = 3000.0
 """Time by which a gap must be longer than the work that is put into it: the times are estimates."""
@@ -41,11 +42,11 @@ class IdleGaps:
     of_core: dict[int, list[IdleGap]] = field(default_factory=dict[int, list[IdleGap]])
 
     @classmethod
-    def from_order(cls, problem: ScheduleProblem, order: "Ints") -> "IdleGaps":
+    def from_order(cls, work: "SampleWork", order: "Ints") -> "IdleGaps":
         """Finds the gaps of a sample whose steps are run in an order; `order` may leave some out."""
         from raptor.mapping.scheduling.schedule_kernel import idle_chip, run_in_order
 
-        work, found = problem.work(), cls()
+        found = cls()
         ready_ns = np.zeros((1, len(work.core)))
         run_in_order(np.zeros(1), ready_ns, idle_chip(work, 1), work, order)
         asked_ns = np.where(work.peer >= 0, work.request_ns + work.grant_ns, 0.0)
@@ -79,18 +80,18 @@ class IdleGaps:
         return next((gap.after for gap in gaps if gap.takes(needed_ns)), None)
 
 
-def delay_moves(problem: ScheduleProblem, order: "Ints") -> "Ints":
+def delay_moves(work: "SampleWork", moves: Bools, order: "Ints") -> "Ints":
     """Returns the order with moves of states where their core waits: the last time before a step reads the result.
 
-    Moves that no step reads come where their core waits first, or at the end.
+    Moves that no step reads come where their core waits first, or at the end. `moves`: True for moves of states.
     """
-    work, late = problem.work(), problem.moves_state[order]
+    late = moves[order]
     if not late.any():
         return order
     others = order[~late]
     place = np.full(len(order), len(others))
     place[others] = np.arange(len(others))
-    gaps, after = IdleGaps.from_order(problem, others), dict[int, list[int]]()
+    gaps, after = IdleGaps.from_order(work, others), dict[int, list[int]]()
     for step in order[late].tolist():
         users = work.users[work.first_user[step] : work.first_user[step + 1]]
         reader = int(place[users].min(initial=len(others)))

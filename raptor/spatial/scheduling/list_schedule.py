@@ -23,6 +23,7 @@ from raptor.spatial.operation_costs import CostModel
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Move
 from raptor.spatial.placed_graph import Fetch, PlacedGraph, Schedule
 from raptor.spatial.scheduling.dependences import StepDependences
+from raptor.spatial.scheduling.idle_gaps import delay_moves
 from raptor.spatial.tiles import ConstantTile
 from raptor.target.arch import Target
 from raptor.target.timing import (
@@ -179,9 +180,7 @@ class ScheduleProblem:
 
     def finished(self, order: "Ints") -> "Ints":
         """Returns an order of all steps, in which the moves of a decoder's states are where their cores wait."""
-        from raptor.spatial.scheduling.idle_gaps import delay_moves
-
-        return delay_moves(self, order) if self.is_decoder else order
+        return delay_moves(self.work(), self.moves_state, order) if self.is_decoder else order
 
     @property
     def moves_state(self) -> npt.NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""What a token costs, of a program that is one step of a decoder."""
+"""Times and energy of a token, for a program that is one step of a decoder."""
 
 from dataclasses import dataclass
 from pathlib import Path

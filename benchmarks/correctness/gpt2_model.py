@@ -1,4 +1,4 @@
-"""Write a decoder in the form of GPT-2 with random weights: `python -m benchmarks.programs.gpt2_model FILE`.
+"""Write a decoder in the form of GPT-2 with random weights: `python -m benchmarks.correctness.gpt2_model FILE`.
 
 The default is GPT-2 small: 12 layers, 12 heads of 64 channels, 50,257 tokens, 124 million parameters. The nodes are
 those that optimum exports: `Gemm` between two `Reshape`s, keys and values by `Concat`, a mask that is added to the
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 GELU_FACTOR = 0.044715
 HIDDEN = -1e9
-"""What a score gets of a token that the attention mask leaves out."""
+"""Added to the scores of tokens that the attention mask leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
