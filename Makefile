@@ -21,7 +21,11 @@ FUZZ_PARTS := graphs quantised defective relations programs models files given f
 # Tests start hundreds of commands, which read what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
+<<<<<<< HEAD
 .PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-growth bench-fashion bench-hardened bench-json bench-mapping bench-memory bench-mixed bench-occ bench-overlap bench-placement bench-proved bench-pruned bench-rounds bench-chips bench-commands bench-components bench-decoder bench-defects bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-verdict bench-yield clean
+=======
+.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-gpt2 bench-growth bench-hardened bench-json bench-mapping bench-memory bench-mixed bench-occ bench-overlap bench-placement bench-proved bench-pruned bench-rounds bench-chips bench-commands bench-components bench-decoder bench-defects bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-tokens bench-verdict bench-yield clean
+>>>>>>> h59-74
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -139,6 +143,12 @@ bench-commands: $(READY)  ## the part of it on the default mapping: whole comman
 
 bench-decoder: $(READY)  ## what a token of the trained language model costs, by capacity of its caches; simulated, tokens validated; STORE=1 stores it
 	$(BIN)/python -m benchmarks.programs.decoder_steps $(call stored,decoder)
+
+bench-gpt2: $(READY)  ## what a token of a decoder in the form of GPT-2 small costs, with random weights; 8 tokens validated; STORE=1 stores it
+	$(BIN)/python -m benchmarks.programs.decoder_steps --gpt2 --steps 8 256 1024 $(call stored,gpt2)
+
+bench-tokens: $(READY)  ## texts of the trained language model, greedy and sampled, with weights of 8 and 4 bits, beside onnxruntime's; STORE=1 stores it
+	$(BIN)/python -m benchmarks.correctness.sampled_tokens $(call stored,tokens)
 
 bench-device: $(READY)  ## products a second of the back ends of raptor.device
 	$(BIN)/python -m benchmarks.speed.device_products

@@ -1,4 +1,4 @@
-"""Compile the trained language model with several capacities and print what a token costs: `make bench-decoder`.
+"""Compile a language model with several capacities and print what a token costs: `make bench-decoder bench-gpt2`.
 
 Constants stay on the chip. A step is the latency of the program, for one session. The interval is that of a stream of
 steps: tokens of a prompt, or of many sessions. The first token after a prompt of n tokens comes after n - 1 intervals
@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from onnx import ModelProto
+
 import raptor
+from benchmarks.correctness.gpt2_model import build_gpt2
 from benchmarks.programs.interval_limits import format_line
 from models.trained import LANGUAGE_MODEL
 from validator.load.output_directory import load_output
@@ -70,18 +73,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("capacities", nargs="*", type=int, default=(64, 128, 256))
     parser.add_argument("--model", type=Path, default=LANGUAGE_MODEL, help="a decoder in ONNX")
+    parser.add_argument("--gpt2", action="store_true", help="GPT-2 small with random weights instead")
     parser.add_argument("--cores", type=int, default=144, help="cores of the chip")
     parser.add_argument("--prompt", type=int, default=64, help="tokens of a prompt")
     parser.add_argument("--steps", type=int, help="steps to validate; by default all")
     args = parser.parse_args()
     head = tuple(cell.format(args.prompt) for cell in HEAD)
     print(format_line(head), format_line(("---:",) * len(head)), sep="\n", flush=True)
+    model = build_gpt2() if args.gpt2 else args.model
     for capacity in args.capacities:
-        row = measure(args.model, capacity, args.cores, args.steps)
+        row = measure(model, capacity, args.cores, args.steps)
         print(format_line(row.format_cells(args.prompt)), flush=True)
 
 
-def measure(model: Path, capacity: int, cores: int, steps: int | None) -> StepRow:
+def measure(model: Path | ModelProto, capacity: int, cores: int, steps: int | None) -> StepRow:
     """Compiles a model, simulates one step and a stream of steps, and validates the tokens."""
     begin = time.process_time()
     program = raptor.compile(

@@ -92,11 +92,13 @@ class FullyConnected(StrictDataclass):
 
     `cores`: the core of each matrix. All cores multiply at once; then each output tile is added up on one of them. The
     steps of a recurrent layer may have several copies of the matrices: then the cores of each copy follow one another.
+    `trees`: inputs are passed on from core to core, and sums are added, as trees, where cores are many.
     """
 
     matrices: JsonArray[Matrix]
     cores: JsonArray[int]
     kind: Literal["fully_connected"] = "fully_connected"
+    trees: bool = False
 
     def step_record(self, step: int, steps: int) -> "FullyConnected":
         """Returns the record of step `step` of `steps` time steps; neighbouring steps share a copy of the matrices."""

@@ -18,7 +18,8 @@ class GlobalOrder:
 
     op: number of the operation in the dataflow; -1 for a fetch or such an output. tile: the tile of a fetch or such an
     output; -1 for an operation. core: core of the turn. node: index of its ONNX node in `nodes`. of_op: turn of each
-    operation. last: last turn of each compute. stage: of each turn (`Schedule.stages`).
+    operation. last: last turn of each compute. last_of_steps: last turn of each step of the schedule, in order. stage:
+    of each turn (`Schedule.stages`).
     """
 
     op: Ints
@@ -28,6 +29,7 @@ class GlobalOrder:
     nodes: tuple[str, ...]
     of_op: Ints
     last: Ints
+    last_of_steps: Ints
     stage: Ints
 
     @classmethod
@@ -61,6 +63,7 @@ class GlobalOrder:
             nodes,
             of_op,
             last,
+            np.cumsum(lengths) - 1,
             np.concatenate([stages[order][entry], np.zeros(len(unmade), np.int64)]),
         )
 

@@ -21,7 +21,7 @@ from raptor.pim.global_memory import GlobalMemory
 from raptor.pim.global_order import GlobalOrder, TurnLayout
 from raptor.pim.operations import make_slot
 from raptor.pim.sample_versions import SampleVersions, clear_carried
-from raptor.pim.state_updates import StateRuns
+from raptor.pim.state_updates import StateRuns, WaitingCores
 from raptor.pim.step_builder import StepBuilder
 from raptor.pim.step_columns import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE_BUFFER, FormTable, StepColumns
 from raptor.pim.value_numbering import ValueNumbering
@@ -49,7 +49,9 @@ def lower(schedule: Schedule, memory: GlobalMemory, arch: Target) -> ir.PimProgr
     versions = SampleVersions.from_order(flow, turns) if schedule.stages else None
     times = _times(flow, kinds, values, len(runs.state) * arch.core_count, max(schedule.stages, default=0))
     demand = BufferDemand(graph, arch, values, kinds, RequestCollector(turns, times), versions)
-    return _Lowering(graph, arch, values, kinds, turns, times, demand, demand.collect_requests(), runs).program()
+    return _Lowering(
+        schedule, graph, arch, values, kinds, turns, times, demand, demand.collect_requests(), runs
+    ).program()
 
 
 def _times(flow: Dataflow, kinds: FormCollector, values: ValueNumbering, updates: int, older: int) -> TurnLayout:
@@ -73,6 +75,7 @@ class _Lowering:
     power-up.
     """
 
+    schedule: Schedule
     graph: SpatialGraph
     arch: Target
     values: ValueNumbering
@@ -216,20 +219,19 @@ class _Lowering:
     def update(self) -> "_Messages":
         """Adds rows that give states their next values, on each core that reads them. Returns messages for the others.
 
-        A run of elements follows when it is made, and the state has been read for the last time on that core. Caches
-        follow after all other work of both cores: an older row that one core waits for is still in use on another.
+        A run of elements follows when it is made, and the state has been read for the last time on that core; for
+        caches, see `cache_turns`.
         """
         wants, times, runs, rows = self.wants, self.times, self.state_runs, self.rows
         kept = np.flatnonzero(np.isin(wants.value, [*self.values.states]))
         pairs, which = np.unique(np.stack([wants.value[kept], wants.core[kept]], axis=1), axis=0, return_inverse=True)
         read = np.full(len(pairs), -1)
         np.maximum.at(read, which.reshape(-1), wants.turn[kept])
-        pair, run = np.nonzero(pairs[:, :1] == runs.state)
+        pair, run = _matches(pairs[:, 0], runs.state)
         core, source = pairs[pair, 1], runs.source[run]
         turn = np.maximum(read[pair], self.last_turns()[source])
-        home, last = self.homes()[source], self.last_of_cores()
-        ended = np.maximum(last[core], np.where(home >= 0, last[home], -1))
-        turn = np.where(np.isin(runs.state[run], self.caches()), np.maximum(turn, ended), turn)
+        home = self.homes()[source]
+        turn = np.where(np.isin(runs.state[run], self.caches()), self.cache_turns(run, core, turn), turn)
         at = times.slot_time(turn, times.update) + _number_equal(turn)
         into, out, node = wants.buffer_of(runs.state[run], core), np.zeros_like(core), self.turns.node[turn]
         span = np.stack([runs.into[run], runs.elements[run]], axis=1)
@@ -246,6 +248,22 @@ class _Lowering:
         rows.add(at[c], core[c], self.run_moves(run[c]), node[c], out[c], into[c])
         c = np.flatnonzero((address < 0) & (home != core))
         return _Messages(at[c], node[c], home[c], out[c], taken[c], core[c], into[c], span[c])
+
+    def cache_turns(self, run: Ints, core: Ints, ready: Ints) -> Ints:
+        """Returns the turn after which each run of a cache gets its next value; `ready`: the first one possible.
+
+        On one core, this is when it waits for others. Rows of another core follow after all other work of both: an
+        older row that one core waits for is still in use on another.
+        """
+        runs, last = self.state_runs, self.last_of_cores()
+        home = self.homes()[runs.source[run]]
+        turns = np.maximum(ready, np.maximum(last[core], np.where(home >= 0, last[home], -1)))
+        own = np.flatnonzero(np.isin(runs.state[run], self.caches()) & (home == core))
+        if len(own):
+            waiting = WaitingCores.from_schedule(self.schedule, self.turns, self.arch)
+            chosen = runs.state[run[own]], runs.elements[run[own]]
+            turns[own] = waiting.choose_turns(core[own], *chosen, ready[own], turns[own])
+        return turns
 
     def state_buffers(self) -> dict[int, Ints]:
         """Returns the buffers of states on each core that has some."""
@@ -397,6 +415,15 @@ def _core_program(core: int, groups: tuple[ir.ArrayGroup, ...], steps: StepColum
         return ir.CoreProgram(core, groups, steps)
     numbers = np.arange(len(steps))
     return ir.CoreProgram(core, groups, steps.select(numbers[once:]), init=steps.select(numbers[:once]))
+
+
+def _matches(values: Ints, among: Ints) -> tuple[Ints, Ints]:
+    """Returns all pairs of an index of `values` and one of `among` with equal elements, sorted."""
+    order = np.argsort(among, kind="stable")
+    begin, end = (np.searchsorted(among[order], values, side=side) for side in ("left", "right"))
+    counts = end - begin
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(np.arange(len(values)), counts), order[np.repeat(begin, counts) + within]
 
 
 def _number_equal(values: Ints) -> Ints:

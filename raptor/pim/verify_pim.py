@@ -175,11 +175,12 @@ def _check_kept(core: CoreProgram) -> None:
     for use in np.flatnonzero(kept[uses.buffer] & ~reads).tolist():
         step, buffer = int(uses.step[use]), int(uses.buffer[use])
         at: dict[str, int] = {"core": core.core, "step": core.init_count + step}
-        where, name = _where(core, at["step"]), steps.buffers.name(buffer)
+        name = steps.buffers.name(buffer)
         if buffer not in parts:
-            raise PimError(f"{where}: overwrites %{name}, which later samples read", **at)
+            raise PimError(f"{_where(core, at['step'])}: overwrites %{name}, which later samples read", **at)
         if step < last_read[buffer]:
-            raise PimError(f"{where}: overwrites the state %{name}, which this sample still reads", **at)
+            message = f"{_where(core, at['step'])}: overwrites the state %{name}, which this sample still reads"
+            raise PimError(message, **at)
         parts[buffer] += _written_ranges(steps, step)
     for state, written in parts.items():
         name, elements = steps.buffers.name(state), int(steps.buffers.elements[state, 0])

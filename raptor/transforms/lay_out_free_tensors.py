@@ -11,8 +11,9 @@ cores gathers the elements that its matrices multiply.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from raptor.graph.streaming_layout import MOST_LINES, can_stream, drop_unused_mo
 from raptor.target.tensor_layout import Image
 from raptor.transforms.token_layouts import moved_from
 
-_Moved = tuple[Node, tuple[Image, ...], Image]
+_Moved = tuple[Hashable, tuple[Image, ...], Image]
 """A node that moves elements, with the images of its operands and of its result."""
 
 _OfElements = Map | Bound | Lookup
@@ -124,8 +125,8 @@ class _FreeLayouts:
 
     alike: sets of tensors that must have equal images. members: the tensors of each free set. moves: the nodes that
     move elements from or to a free set, by set. functions: number of element-wise functions of each set. chosen: new
-    image of each set. known: work of moves between images. beside: sets that moves connect with fully connected
-    layers. moved: model inputs, and what moves alone make of them.
+    image of each set. known: work of moves between images. content_of: memo of `contents`, by result. beside: sets
+    that moves connect with fully connected layers. moved: model inputs, and what moves alone make of them.
     """
 
     graph: Graph
@@ -135,6 +136,7 @@ class _FreeLayouts:
     functions: Counter[str] = field(default_factory=Counter[str])
     chosen: dict[str, Image] = field(default_factory=dict[str, Image])
     known: dict[_Moved, float] = field(default_factory=dict[_Moved, float])
+    content_of: dict[str, Hashable] = field(default_factory=dict[str, Hashable])
     beside: set[str] = field(default_factory=set[str])
     moved: set[str] = field(default_factory=set[str])
 
@@ -276,13 +278,23 @@ class _FreeLayouts:
     def move_work(self, node: Node) -> float:
         """Returns the work of a move between images as chosen so far; 0 if no element changes its place."""
         given, made = tuple(self.image(name) for name in node.inputs), self.image(node.output)
-        if (node, given, made) not in self.known:
+        key = self.contents(node), given, made
+        if key not in self.known:
             operator = _moved(node, self.graph, given, made)
             work = _work(operator, given, made) if isinstance(operator, Move) else 0.0
             computed = not self.moved.issuperset(node.inputs)
             gathers = computed and made.rows == 1 and max(image.rows for image in given) > MOST_LINES
-            self.known[node, given, made] = work * (GATHERING if gathers else 1)
-        return self.known[node, given, made]
+            self.known[key] = work * (GATHERING if gathers else 1)
+        return self.known[key]
+
+    def contents(self, node: Node) -> Hashable:
+        """Returns all that the work of a move depends on, except for the new images: equal layers share it."""
+        if node.output not in self.content_of:
+            sources = node.operator.sources.tobytes() if isinstance(node.operator, Move) else b""
+            images = tuple(self.graph.tensors[name].image for name in (*node.inputs, node.output))
+            computed = not self.moved.issuperset(node.inputs)
+            self.content_of[node.output] = type(node.operator), sha256(sources).digest(), images, computed
+        return self.content_of[node.output]
 
 
 def _moved(node: Node, before: Graph, given: Sequence[Image], made: Image) -> Operator:

@@ -17,6 +17,7 @@ from validator.simulate.analysis.efficiency import OPS_PER_MAC, Efficiency
 from validator.simulate.analysis.link_use import MOST_LINK_SHARE, LinkUse
 from validator.simulate.analysis.mesh_use import MeshUse
 from validator.simulate.analysis.power import PowerCurve, find_power_figures
+from validator.simulate.analysis.token_figures import TokenFigures
 from validator.simulate.analysis.uncounted_power import UncountedPower
 from validator.simulate.weight_reloading import ReloadingFigures
 
@@ -81,13 +82,13 @@ class SimulationReport:
     work at the same time, rounds, pimsim-nn itself). `beyond_pimsim`: static power that the simulator does not count;
     `tops_per_w_with_uncounted` has that of the crossbars in use. `area`: the whole chip; `tops_per_mm2`: `tops` by it.
     `auxiliary`: programs beside those of a sample, whose time and energy are in no other figure: `init` after power-up,
-    `save` and `restore` to exchange the states of sessions.
+    `save` and `restore` to exchange the states of sessions. `tokens`: of a program that is a step of a decoder.
     """
 
     program: str
     estimator: str
     mode: Mode
-    version: int = 4
+    version: int = 5
     latency_ns: float | None = None
     interval_ns: float | None = None
     samples_per_s: float | None = None
@@ -118,6 +119,7 @@ class SimulationReport:
     tops_per_mm2: float | None = None
     area: AreaFigures | None = None
     auxiliary: Mapping[str, AuxiliaryFigures] = field(default_factory=dict[str, AuxiliaryFigures])
+    tokens: TokenFigures | None = None
 
     @property
     def crowded_links(self) -> tuple[LinkUse, ...]:
@@ -201,7 +203,7 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
         rows.append(("throughput", f"{most}{rate} samples/s, one each {time_text(report.interval_ns)}"))
     if report.energy_pj is not None:
         rows.append(("energy", f"{energy_text(report.energy_pj)} a sample{_parts(report.energy_parts_pj)}"))
-    rows += [*_power_rows(report), *_efficiency_rows(report)]
+    rows += [*_token_rows(report), *_power_rows(report), *_efficiency_rows(report)]
     if report.reloading is not None:
         rows += _reloading_rows(report.reloading)
     rows += [_auxiliary_row(name, figures) for name, figures in report.auxiliary.items()]
@@ -220,6 +222,22 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
     if len(report.critical_path_ns) > _LAYERS:
         rows.append(("", f"        and {len(report.critical_path_ns) - _LAYERS} more"))
     return rows
+
+
+def _token_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:
+    """Yields tokens a second of a decoder, the time to the first one after a prompt, and the energy of one."""
+    found = report.tokens
+    if found is None:
+        return
+    rates = [f"{number_text(found.session_per_s, 4)}/s of one session"]
+    if found.stream_per_s is not None:
+        rates.append(f"{number_text(found.stream_per_s, 4)}/s of many sessions")
+    yield "tokens", f"{', '.join(rates)}  (a cache of {found.capacity:,})"
+    if found.first_ns is not None:
+        yield "", f"the first one after a prompt of {found.prompt}: {time_text(found.first_ns)}"
+    if found.with_uncounted_pj is not None:
+        more = f"{energy_text(found.with_uncounted_pj)} with the static power that is not counted"
+        yield "", f"{energy_text(found.energy_pj)} each, {more}"
 
 
 def _power_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:

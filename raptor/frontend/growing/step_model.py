@@ -77,8 +77,8 @@ class _StepBuilder:
         growth.follow([n for n in data if n.output[0] not in appends])
         self._check_outputs(growth, appends)
         fused = self._fused_masks(growth, data, values)
-        tables = {name: self._table(name, found, growth, name in fused) for name, found in values.items()}
-        masks = growth.masked.keys() - set(fused.values())
+        tables = {name: self._table(name, found, growth, name in fused.values()) for name, found in values.items()}
+        masks = growth.masked.keys() - fused.keys()
         states = {s.output: replace(s, permutation=self._stored_order(s, data, growth)) for s in self.inputs.states}
         for node in data:
             if node.output[0] in states:
@@ -130,7 +130,7 @@ class _StepBuilder:
     def _fused_masks(
         self, growth: Growth, data: Sequence[NodeProto], values: Mapping[str, list[Array]]
     ) -> dict[str, str]:
-        """Returns tables that are added to the scores of a softmax alone, which need no further mask."""
+        """Returns softmaxes that need no further mask, each with a table that is added to scores of softmaxes alone."""
         makers = {o: node for node in data for o in node.output}
         found: dict[str, str] = {}
         taken = {name for node in data for name in node.input if node.op_type != "Add"}
@@ -142,9 +142,10 @@ class _StepBuilder:
                 axis, made = growth.axis(name) if name in values else None, len(self.last[maker.output[0]])
                 shift = made - len(self.last[name]) if name in self.last else 0
                 if axis is not None and name not in taken and axis + shift == growth.masked[node.output[0]]:
-                    found[name] = node.output[0]
-        alone = {n for n in found if all(self._feeds_softmax(u, growth) for u in data if n in u.input)}
-        return {n: softmax for n, softmax in found.items() if n in alone}
+                    found[node.output[0]] = name
+        tables = {*found.values()}
+        alone = {n for n in tables if all(self._feeds_softmax(u, growth) for u in data if n in u.input)}
+        return {softmax: name for softmax, name in found.items() if name in alone}
 
     def _feeds_softmax(self, node: NodeProto, growth: Growth) -> bool:
         readers = [n for n in self.proto.graph.node if node.output[0] in n.input]

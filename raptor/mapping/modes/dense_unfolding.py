@@ -4,7 +4,7 @@ So there are few MVMs, and an MVM on many crossbars side by side takes only a li
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from raptor.graph.ir import Filter
@@ -12,7 +12,7 @@ from raptor.graph.layers import find_inner_taps
 from raptor.mapping.decision import Matrix
 from raptor.mapping.modes.integer_costs import with_accumulators
 from raptor.mapping.modes.kernel_unfolding import cut_row_blocks, drop_zero_matrices
-from raptor.mapping.modes.line_streaming import cut_channels
+from raptor.mapping.modes.line_streaming import Range, cut_channels
 from raptor.target.arch import Target
 from raptor.target.timing import message_ns, mvmul_ns, vector_ns
 
@@ -85,6 +85,21 @@ def spread_matrices(
     least, held = -(-len(matrices) // most), arch.xbars_per_core // matrices[0].xbars
     ways = (tuple(first + i // each for i in range(len(matrices))) for each in range(held, least - 1, -1))
     return min(ways, key=lambda way: dense_latency_ns(matrices, way, arch, tile), default=None)
+
+
+def summing_cores(matrices: Sequence[Matrix], cores: Sequence[int], tile: int) -> list[int]:
+    """Returns the core on which each output tile is added up, in order: the tiles of a range are spread over its cores.
+
+    cores: the core of each matrix.
+    """
+    columns: dict[Range, dict[int, None]] = {}
+    for matrix, core in zip(matrices, cores, strict=True):
+        columns.setdefault(matrix.cols, {})[core] = None
+    found: list[int] = []
+    for (low, high), own in columns.items():
+        tiles = -(-(high - low) // tile)
+        found += [[*own][n * len(own) // tiles] for n in range(tiles)]
+    return found
 
 
 def dense_latency_ns(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Target, tile: int) -> float:

@@ -1,4 +1,4 @@
-"""Cores of a decoder's step: each line of a cache is shared by several cores, and each layer has cores of its own.
+"""Cores of a decoder's step: cores share each line of a cache, and layers have cores of their own if there are enough.
 
 A step of a decoder multiplies one token by all keys, and its shares by all values. Both are states, and far larger than
 what is multiplied by them. So each core keeps some keys, and some channels of the values, of one head. Only queries,
@@ -17,9 +17,10 @@ import numpy as np
 
 from raptor.graph.ir import Dot, Filter, Graph, Move, Node
 from raptor.graph.layers import filter_key, find_filters, find_layer_nodes, layer_target
-from raptor.mapping.decision import Decision, FullyConnected, LayerRecord, LineFlow, Matrix, SharedDot
-from raptor.mapping.modes.dense_unfolding import spread_matrices, unfold_dense
+from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LayerRecord, LineFlow, Matrix, SharedDot
+from raptor.mapping.modes.dense_unfolding import spread_matrices, summing_cores, unfold_dense
 from raptor.mapping.modes.line_streaming import Range, can_stream_product, find_views, line_channel_ranges
+from raptor.mapping.transformer.shared_step import share_layers
 from raptor.mapping.transformer.token_cores import even_ranges
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, message_ns, vector_ns
@@ -78,10 +79,15 @@ _Attention = list[_CacheProduct]
 """Products that depend on one another and have equal lines, such as scores and means; they have the same cores."""
 
 
+_Chains = Mapping[tuple[int, int], list[str]]
+"""Layers of one token, by number of attentions before them, and by number of layers on the longest path to them."""
+
+
 def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
     """Returns a decision with cores for all caches, and for the layers of one token; the same one without caches.
 
-    A layer keeps the cores that it has if there are too few. A cache takes cores of others then.
+    If there are too few for layers of their own, layers share all cores, and so do caches. A layer that does not fit
+    then keeps the cores that it has.
     """
     if not graph.residency.states or not isinstance(decision.flow, LineFlow):
         return decision
@@ -93,23 +99,56 @@ def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
     for most in range(_MOST_TOGETHER, 0, -1):
         spread = _spread_layers(graph, decision, arch, chains, most)
         if len(_layer_cores(spread)) <= min(arch.usable_cores // 2, arch.usable_cores - lines):
-            layers = spread
+            layers, taken = spread, _layer_cores(spread)
             break
-    taken = _layer_cores(layers)
-    free = [core for core in range(arch.usable_cores) if core not in taken] or list(range(arch.usable_cores))
-    shares = [_best_share(attention, max(1, len(free) // lines), arch) for attention in attentions]
+    else:
+        layers |= _share_layers(graph, decision, arch, chains) or {}
+        taken, lines = set[int](), max(attention[0].lines for attention in attentions)
     products, first = dict(decision.flow.products), 0
-    for attention, share in zip(attentions, shares, strict=True):
-        lines = attention[0].lines
-        own = [free[(first + k) % len(free)] for k in range(lines * share)]
+    for attention in attentions:
+        busy = taken or _feeding_cores(graph, attention, layers, decision.tile)
+        free = [core for core in range(arch.usable_cores) if core not in busy] or list(range(arch.usable_cores))
+        share = _best_share(attention, max(1, len(free) // lines), arch)
+        own = [free[(first + k) % len(free)] for k in range(attention[0].lines * share)]
         first += len(own)
         for product in attention:
             parts = [*_cut_parts(even_ranges(product.keys, share), product.cuts)]
-            cores = tuple(own[line * share + k] for line in range(lines) for k, _ in parts)
-            rows = tuple((line, line + 1) for line in range(lines))
+            cores = tuple(own[line * share + k] for line in range(product.lines) for k, _ in parts)
+            rows = tuple((line, line + 1) for line in range(product.lines))
             products[product.name] = SharedDot(rows, tuple(part for _, part in parts), cores)
     loaders = {name: own for name, own in decision.flow.loaders.items() if name not in graph.residency.state_inputs}
     return replace(decision, flow=replace(decision.flow, products=products, loaders=loaders), layers=layers)
+
+
+def _feeding_cores(graph: Graph, attention: _Attention, layers: Mapping[str, LayerRecord], tile: int) -> set[int]:
+    """Returns the cores that make what an attention reads: results of layers that reach it through no other layer."""
+    maker = {node.output: node for node in graph.nodes}
+    found = set[int]()
+    seen, left = set[str](), [product.name for product in attention]
+    while left:
+        node = maker.get(left.pop())
+        if node is None or node.output in seen:
+            continue
+        seen.add(node.output)
+        layer = layers.get(filter_key(node)) if isinstance(node.operator, Filter) else None
+        if isinstance(layer, FullyConnected):
+            found.update(summing_cores(layer.matrices, layer.cores, tile))
+        elif layer is None:
+            left += node.inputs
+    return found
+
+
+def _share_layers(graph: Graph, decision: Decision, arch: Target, chains: _Chains) -> dict[str, FullyConnected] | None:
+    """Returns new records of the layers of one token, which share all cores; None if these have too few crossbars."""
+    keys = [key for together in chains.values() for key in together]
+    others = {key: layer for key, layer in decision.layers.items() if key not in keys}
+    held = Counter[int]()
+    for layer in others.values():
+        if isinstance(layer, KernelUnfolding | FullyConnected):
+            held.update(_held(layer.matrices, layer.cores[: len(layer.matrices)]))
+        elif _layer_cores({"": layer}):
+            return None
+    return share_layers(graph, keys, held, arch, decision.tile)
 
 
 _MOST_TOGETHER = 8
@@ -124,10 +163,6 @@ def _best_share(attention: _Attention, most: int, arch: Target) -> int:
 
 def _layer_cores(layers: Mapping[str, LayerRecord]) -> set[int]:
     return {core for layer in layers.values() for core in getattr(layer, "cores", ())}
-
-
-_Chains = Mapping[tuple[int, int], list[str]]
-"""Layers of one token, by number of attentions before them, and by number of layers on the longest path to them."""
 
 
 def _find_chains(graph: Graph, decision: Decision, attentions: Sequence[_Attention]) -> _Chains:

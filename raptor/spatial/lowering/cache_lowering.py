@@ -104,14 +104,9 @@ class CacheLowering(TokenLowering):
     ) -> Iterator[tuple[Range, dict[int, Tile]]]:
         """Yields the cells of a line, with a copy of each on all cores: one passes it on to others, and these to more.
 
-        A line that is cut by channels, or a view of several lines, is gathered on the first core. A view of one line is
-        a part of it, which each core takes.
+        A line that is cut by channels, or a view, is gathered on the first core.
         """
         image = self.image(name)
-        if self.is_open(name) and self.views_one_line(name, y):
-            every = (0, image.channels), (0, image.width)
-            yield every[1], {core: self.view(node, name, y, *every, core) for core in cores}
-            return
         if self.is_open(name) or name not in self.parts_of or len(self.grid(name).parts) > 1:
             whole = (0, image.channels), (0, image.width)
             cells: Sequence[LineCell] = (LineCell(whole[1], self.view(node, name, y, *whole, cores[0])),)

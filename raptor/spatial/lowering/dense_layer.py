@@ -2,11 +2,13 @@
 
 The sum of floats depends on the order of additions, and equal columns of weights should give equal outputs, whichever
 cores hold them. So the products of all columns are added in the same runs: a run ends wherever the products of some
-column continue on another core.
+column continue on another core. Where the decision says so, many sums are added as a tree, the same one for all
+columns, and cores that multiply the same inputs pass them on to one another, as a tree.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, groupby, pairwise
 
 import numpy as np
@@ -36,6 +38,9 @@ class TileSlice:
 FindTileSlice = Callable[[int, Range], TileSlice]
 """(pixel, channel range) of the layer's input -> the tile and offset that hold it."""
 
+_FEWEST_IN_TREE = 4
+"""Fewest cores whose sums are added as a tree, and fewest cores to which inputs are passed on as a tree."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Partial:
@@ -59,7 +64,8 @@ class DenseLayer:
     """A fully connected layer that is being lowered.
 
     mapping: its matrices. Their columns are whole output tiles, and matrices of equal columns follow one another. find:
-    returns the tile and offset of an input. given, result: element types of input and output.
+    returns the tile and offset of an input. given, result: element types of input and output. held: tiles with the same
+    inputs on the cores so far, in order, by the matrices' positions and rows.
     """
 
     node: Node
@@ -69,20 +75,24 @@ class DenseLayer:
     find: FindTileSlice
     given: ElementType
     result: ElementType
+    held: defaultdict[tuple[tuple[int, Range], ...], list[Tile]] = field(default_factory=lambda: defaultdict(list))
 
     def lower(self, regions: list[tuple[int, TensorRegion]]) -> Iterator[tuple[TensorRegion, Tile]]:
         """Emits the layer. Yields each output region and its tile. `regions`: the regions, with their tile numbers."""
         placed = list(zip(self.mapping.matrices, self.mapping.cores, strict=True))
         groups = {cols: list(run) for cols, run in groupby(placed, key=lambda pair: pair[0].cols)}
-        ends = find_run_ends([[core for _, core in group] for group in groups.values()])
+        cores = [[core for _, core in group] for group in groups.values()]
+        ends, runs = find_run_ends(cores), [[*groupby(own)] for own in cores]
         for cols, group in groups.items():
             inside = [(i, r) for i, r in regions if cols[0] <= r.channels[0] < cols[1]]
             partials = list(self.products(cols, group))
             if len(ends) > 1:
                 partials = [self.summed(partial, ends) for partial in partials]
+            as_tree = self.mapping.trees and len(ends) >= _FEWEST_IN_TREE and all(len(own) == len(ends) for own in runs)
             for n, (i, region) in enumerate(inside):
                 home = n * len(partials) // len(inside)
-                yield region, self.reduce(i, region, cols[0], partials, home)
+                reduce = self.reduce_as_tree if as_tree else self.reduce
+                yield region, reduce(i, region, cols[0], partials, home)
 
     def products(self, cols: Range, placed: list[tuple[Matrix, int]]) -> Iterator[_Partial]:
         """Emits the MVMs of a range of columns; yields the result of each core. `placed`: matrices and their cores."""
@@ -99,7 +109,14 @@ class DenseLayer:
         ends = np.cumsum([0, *sizes]).tolist()
         name, width = f"{self.node.output}.n{cols[0]}.k{core}", cols[1] - cols[0]
         given = Tile(f"{name}.in", 1, 1, ends[-1], self.given)
-        self.copy(given, core, [self.find(pixels[m.tap], m.rows) for m in matrices], sizes)
+        held = self.held[tuple((m.tap, m.rows) for m in matrices)]
+        number = len(held) + 1
+        passed = number - (1 << (number.bit_length() - 1))
+        if self.mapping.trees and number >= _FEWEST_IN_TREE and passed:
+            self.add((), core, Copy(given, held[passed - 1], 0, 0, given.elements))
+        else:
+            self.copy(given, core, [self.find(pixels[m.tap], m.rows) for m in matrices], sizes)
+        held.append(given)
         products = np.array([(i, 0, ends[i], i * width) for i in range(len(matrices))])
         result = Tile(f"{name}.products", 1, 1, len(matrices) * width, self.result)
         self.add(tuple(matrices), core, ApplyLine(result, (given,), products))
@@ -155,6 +172,34 @@ class DenseLayer:
                 copied += size
         self.add((), core, Overlap(result, sources, np.array(runs, np.int64).reshape(-1, 4)))
         return result
+
+    def reduce_as_tree(self, index: int, region: TensorRegion, first: int, partials: list[_Partial], home: int) -> Tile:
+        """Adds up output tile `index` as a tree, whose last sum is on the core of `partials[home]`.
+
+        Other arguments as for `reduce`; each partial is one vector. Neighbours in the order of `partials` are added
+        first. The cores of these sums alternate with `index`, so that different tiles occupy different cores.
+        """
+        at, element = region.channels[0] - first, self.result
+        name = tile_name(self.node.output, index)
+
+        def add_up(begin: int, end: int) -> tuple[int, Tile, int]:
+            """Returns the number of the partial whose core has the sum of some partials, its tile, and its offset."""
+            if end - begin == 1:
+                return begin, partials[begin].tile, at
+            middle = (begin + end) // 2
+            sums = add_up(begin, middle), add_up(middle, end)
+            own = int(home >= middle) if begin <= home < end else (index >> (end - begin).bit_length() & 1)
+            (place, tile, offset), (_, other, start) = sums[own], sums[1 - own]
+            core = partials[place].core
+            whole = (begin, end) == (0, len(partials))
+            result = Tile(name if whole else f"{name}.sum{begin}-{end}", 1, 1, region.channel_count, element)
+            met = Tile(f"{result.name}.met", 1, 1, region.channel_count, element)
+            self.add((), core, Copy(met, other, start, 0, met.elements))
+            runs = np.array([(0, 0, offset, met.elements), (0, 1, 0, met.elements)])
+            self.add((), core, Overlap(result, (tile, met), runs))
+            return place, result, 0
+
+        return add_up(0, len(partials))[1]
 
     def add(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp, position: float = 1.0) -> None:
         layer = "" if isinstance(op, Copy) else filter_key(self.node)

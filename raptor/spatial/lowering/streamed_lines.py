@@ -71,6 +71,15 @@ class StreamedLines(TileLowering):
             return self.residency.core_of_last(compute.inputs)
         return TileLowering.core_for(self, compute)
 
+    def core_for_sum(self, _node: Node, _index: int) -> int | None:
+        """Returns the core of the tile with the same channels of the operand, if that is one pixel.
+
+        So each core goes on with its own channels, as in a norm of one token, and only the sum is sent to it.
+        """
+        parts = self.parts(_node.inputs[0])
+        same = self.graph.tensors[_node.inputs[0]].image.pixels == 1 and _index < len(parts)
+        return self.residency.core_of(parts[_index].tile) if same else None
+
     @property
     def flow(self) -> LineFlow:
         assert isinstance(self.decision.flow, LineFlow), "the other flows have other lowerings"

@@ -241,9 +241,14 @@ class TileLowering:
         parts: list[tuple[TensorRegion, Tile]] = []
         for i, region in self.regions(image):
             result = self.tile(node.output, i, region, image)
-            self.add(node, [broadcast_op(result, total)])
+            compute = Compute(node.name, node.op_type, node.output, (), (broadcast_op(result, total),), (result,))
+            self.emit(compute, self.core_for_sum(node, i))
             parts.append((region, result))
         self.bind(node.output, node.name, parts)
+
+    def core_for_sum(self, _node: Node, _index: int) -> int | None:
+        """Returns the core for tile `_index` of a broadcast sum over channels; None for the default, `core_for`."""
+        return None
 
     def summed(self, node: Node, name: str, tiles: Sequence[Tile], factor: float, position: float = 1.0) -> Tile:
         """Emits `factor` times the sum over the channels of some tiles of the same pixels; returns its tile.

@@ -18,10 +18,12 @@ from raptor.mapping.decision import Decision, LineFlow
 from raptor.mapping.scheduling.order_selection import StepOrder, named_order, number_pairs
 from raptor.mapping.scheduling.sample_stages import StageOrder, StageRules, named_stages
 from raptor.spatial.dataflow import Dataflow
-from raptor.spatial.ir import SpatialGraph, TakeRows
+from raptor.spatial.ir import Copy, SpatialGraph, TakeRows
 from raptor.spatial.operation_costs import CostModel
+from raptor.spatial.operations import ApplyFilters, ApplyLine, Move
 from raptor.spatial.placed_graph import Fetch, PlacedGraph, Schedule
 from raptor.spatial.scheduling.dependences import StepDependences
+from raptor.spatial.scheduling.idle_gaps import delay_moves
 from raptor.spatial.tiles import ConstantTile
 from raptor.target.arch import Target
 from raptor.target.timing import (
@@ -53,7 +55,7 @@ def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
     for together in _together(placed, flow):
         problem = ScheduleProblem.from_graph(arch, placed, together)
         if flow.stages is None:
-            local = named_order(problem.work(), name)
+            local = problem.finished(named_order(problem.work(), name))
         else:
             inside = StepOrder(flow.stages.patience_ns, flow.stages.sample)
             split = StageOrder(flow.stages.interval_ns, inside, flow.stages.method)
@@ -145,6 +147,12 @@ class ScheduleProblem:
         """Number of computes among the steps."""
         return len(self.core) - len(self.fetched)
 
+    @property
+    def copies_state(self) -> npt.NDArray[np.bool_]:
+        """True for each step that copies a tile of a state, or another value that is on its core before the sample."""
+        taken = self.needs.taken
+        return (taken >= 0) & ~self.needs.transfers & np.isin(taken, self.resident)
+
     def work(self) -> "SampleWork":
         """Returns all steps as columns for the list scheduler."""
         from raptor.mapping.scheduling.schedule_kernel import SampleWork  # compiled code is loaded only where it runs
@@ -170,26 +178,62 @@ class ScheduleProblem:
             *number_pairs(core, peer),
         )
 
+    def finished(self, order: "Ints") -> "Ints":
+        """Returns an order of all steps, in which the moves of a decoder's states are where their cores wait."""
+        return delay_moves(self.work(), self.moves_state, order) if self.is_decoder else order
+
+    @property
+    def moves_state(self) -> npt.NDArray[np.bool_]:
+        """True for each step that only moves elements of states, so that it could be first on its core."""
+        flow, found = self.needs.flow, np.zeros(len(self.core), np.bool_)
+        found[flow.op_compute[flow.is_op_class(Copy) | flow.is_op_class(Move)]] = True
+        found[flow.op_compute[~(flow.is_op_class(Copy) | flow.is_op_class(Move))]] = False
+        found[self.computes :] = False
+        found[self.needs.reader[~np.isin(self.needs.read, self.resident)]] = False
+        return found
+
     def rank(self) -> "Ints":
         """Returns the priority of each step among steps that can start at the same time; the lowest comes first.
 
-        Rows higher up in the image come first, then messages before other work, then steps nearer to the end. In a
-        step of a decoder, rows of tables come last, in order: all layers load some at once, through one port.
+        Rows higher up in the image come first, then messages before other work, then steps nearer to the end. Steps of
+        a decoder come in the order in which they are needed instead, as a layer needs all outputs of the one before.
         """
         number = np.arange(len(self.core))
-        rank, place = np.empty_like(number), -number
+        rank = np.empty_like(number)
         if self.is_decoder:
-            flow = self.needs.flow
-            takes = flow.op_compute[np.flatnonzero(flow.is_op_class(TakeRows))]
-            place[takes] = takes + 1
-        rank[np.lexsort((place, self.needs.taken < 0, self.position))] = number
+            order = np.lexsort((self.turns(), self.needed(), self.moves_state))
+        else:
+            order = np.lexsort((-number, self.needs.taken < 0, self.position))
+        rank[order] = number
         return rank
+
+    def turns(self) -> Floats:
+        """Returns a number for each step, in the order of the computes; a fetch comes just before its first user."""
+        return np.append(np.arange(self.computes), self.needs.fetch_user - 0.5).astype(np.float64)
+
+    def needed(self) -> Floats:
+        """Returns the turn at which the result of each step is needed, see `turns`.
+
+        For results of products, and of what reads them, it is the turn of the step. Other steps, such as lookups of
+        masks, could all be first; they are needed when a step that depends on products reads them.
+        """
+        flow, turns = self.needs.flow, self.turns()
+        late = np.zeros(len(turns), np.bool_)
+        late[flow.op_compute[flow.is_op_class(ApplyLine) | flow.is_op_class(ApplyFilters)]] = True
+        edges = self.needs.edges[np.argsort(turns[self.needs.edges[:, 0]], kind="stable")].tolist()
+        for before, after in edges:
+            late[after] |= late[before]
+        found = np.where(late, turns, np.inf).tolist()
+        for before, after in reversed(edges):
+            if not late[before]:
+                found[before] = min(found[before], found[after])
+        return np.minimum(found, len(turns))
 
     def messages(self) -> tuple["Ints", "Ints", Floats]:
         """Returns the transfer of each step: sending core (-1: none), bytes, and ns of a copy inside the core."""
         taken, elements, moved = self.needs.taken, self.needs.elements, self.needs.transfers
         source = self.needs.source(self.core)
-        inside = moved & (source == self.core)
+        inside = moved & (source == self.core) | self.copies_state
         element_bytes = np.array([self.arch.bytes_of(element) for element in self.needs.flow.types], np.int64)
         sizes, local_ns = np.zeros(len(taken), np.int64), np.zeros(len(taken))
         sizes[moved] = elements[moved] * element_bytes[self.needs.flow.tile_type[taken[moved]]]
@@ -206,11 +250,11 @@ class ScheduleProblem:
     def memory_transfers(self) -> "tuple[Ints, Ints, Ints]":
         """Returns (step, element type, number of elements) of every transfer from or to global memory.
 
-        A transfer step loads tiles that no compute makes. Any other compute loads what it is the first on its core to
-        use, and stores its results that are outputs of the model.
+        A transfer step loads tiles that no compute makes, unless they stay on the chip. Any other compute loads what it
+        is the first on its core to use, and stores its results that are outputs of the model.
         """
         flow, taken = self.needs.flow, self.needs.taken
-        copies = np.flatnonzero((taken >= 0) & ~self.needs.transfers)
+        copies = np.flatnonzero((taken >= 0) & ~self.needs.transfers & ~self.copies_state)
         loads, loaded = self.loads()
         stores = np.isin(flow.result_tile, self.outputs) & (taken[flow.result_compute] < 0)
         value = np.concatenate([loaded, flow.result_tile[stores]])

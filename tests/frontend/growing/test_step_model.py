@@ -61,6 +61,14 @@ def test_a_step_gives_the_values_of_the_model_that_grows(form: str) -> None:
             np.testing.assert_allclose(rows, wanted[state.output], rtol=1e-5, atol=1e-5)
 
 
+def test_a_mask_that_all_softmaxes_read_is_the_only_one() -> None:
+    """The table of the model's own mask hides the rows that no step has appended, in all layers."""
+    proto = decoders.plain_decoder(layers=3)
+    step = make_step(proto).model.proto
+    added = [sum(node.op_type == "Add" for node in model.graph.node) for model in (step, proto)]
+    assert added[0] == added[1]
+
+
 def test_what_no_step_has_appended_has_no_influence() -> None:
     """Rows in front of the first token hold anything, such as those of another sequence."""
     step = make_step(decoders.grouped_decoder())

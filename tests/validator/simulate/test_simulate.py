@@ -12,9 +12,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import raptor
 from raptor.common.errors import UserError
 from raptor.target import arch as architectures
 from raptor.tools.cli.arch_view import write_architecture
+from tests import decoder_models as decoders
 from tests.validator.simulate.programs import SETBW, arch, lldi, mvmul, recv, send, sldi, write
 from validator.errors import DeadlockError, ProgramError
 from validator.simulate import builtin, pimsim
@@ -271,3 +273,18 @@ def test_the_real_simulator(tmp_path: Path, program: Path, mode: Any, sim_mode: 
     ns = report.latency_ns if mode == "latency" else report.interval_ns
     assert (report.estimator, ns, report.energy_pj) == ("pimsim-nn", 250_000, 17.5)
     assert subprocess.run([binary], capture_output=True, check=False).returncode != 0
+
+
+def test_the_tokens_of_a_decoder_are_told() -> None:
+    """The first one comes after an interval for each token of a prompt but the last, and a step."""
+    program = raptor.compile(decoders.plain_decoder(), states="auto", capacity=6, cores=32)
+    alone, stream = program.simulate().tokens, program.simulate(mode="throughput")
+    many = stream.tokens
+    assert alone is not None
+    assert many is not None
+    assert (alone.capacity, alone.stream_per_s, alone.first_ns) == (6, None, None)
+    assert many.session_per_s == pytest.approx(1e9 / (stream.latency_ns or 0))
+    assert many.stream_per_s == stream.samples_per_s
+    assert many.prompt == 5
+    assert many.first_ns == pytest.approx(4 * (stream.interval_ns or 0) + (stream.latency_ns or 0))
+    assert (many.with_uncounted_pj or 0) > many.energy_pj == stream.energy_pj
