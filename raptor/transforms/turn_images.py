@@ -27,7 +27,7 @@ from raptor.graph.ir import (
     Stencil,
 )
 from raptor.graph.requantise.definition import Requantise
-from raptor.graph.window import Window
+from raptor.graph.window import WindowTable
 from raptor.target.tensor_layout import Image
 from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.turned_operators import turn_tensors
@@ -105,10 +105,9 @@ def _can_turn(node: Node, graph: Graph, images: Container[str]) -> bool:
     pixels = {name: graph.tensors[name].image.pixels for name in (*node.inputs, node.output)}
     others = any(name not in images and count > 1 for name, count in pixels.items())
     match node.operator:
-        case Filter(window=window) | Pool(window=window):
-            return isinstance(window, Window) and len(window.kernel) == 2 and window.batch == 1 and not others
-        case Stencil(window=window):
-            return (not isinstance(window, Window) or (len(window.kernel) == 2 and window.batch == 1)) and not others
+        case Filter(window=window) | Pool(window=window) | Stencil(window=window):
+            slides = isinstance(window, WindowTable) or (len(window.kernel) == 2 and window.batch == 1)
+            return slides and not others
         case Map() | Requantise() | Bound() | Lookup() | Concat() | Softmax() | ChannelSum() | ConstantTensor():
             return not others
         case Move() | Rename():

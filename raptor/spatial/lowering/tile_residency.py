@@ -54,9 +54,9 @@ class TileResidency:
         """Returns the core of the operand that was made last, else core 0.
 
         Operands that depend on model inputs only, such as the cosines of a token's position, can be made anywhere at
-        any time, so they do not count. Nor does the state of a step before, which is scaled before the product of the step
-        is there, or afterwards, as the exporter writes it: on the cores of the state, all steps would follow one
-        another. So the operand depends on one product, such as that of the input, or on most products in a row.
+        any time, so they do not count. Nor does the state of a step before, which may be scaled before the product of
+        the step is there or afterwards: on the cores of the state, all steps would follow one another. So the operand
+        depends on one product, such as that of the input, or on most products in a row.
         """
         made = [t.name for t in operands if t.name in self.homes]
         if len(made) < 2:

@@ -122,7 +122,7 @@ def start_where_operands_are(work: "SampleWork", order: Ints, at_ns: Floats) -> 
     """
     core, first, users = work.core.tolist(), work.first_user.tolist(), work.users.tolist()
     start_ns, cost, moves = at_ns.tolist(), work.occupied_ns.tolist(), (work.peer >= 0).tolist()
-    taken: list[list[int]] = [[] for _ in core]
+    taken = [list[int]() for _ in core]
     own_ns, ready_ns = [-1.0] * len(core), [0.0] * len(core)
     for i in order.tolist():
         if own_ns[i] >= 0 and not moves[i]:
