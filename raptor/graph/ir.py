@@ -150,7 +150,7 @@ class Map:
 class ChannelSum:
     """y[p, c] = factor * sum over the channels k of x[p, k], the same value in every channel c.
 
-    Made by `raptor.transforms.lay_out_tokens` only.
+    Made by `raptor.transforms.tokens.lay_out_tokens` only.
     """
 
     factor: float

@@ -15,15 +15,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from raptor.common.files.matrix_digests import digest_matrix
-from raptor.common.files.schema_types import (
-    JsonArray,
-    JsonObject,
-    JsonPair,
-    StrictDataclass,
-    StrictSchema,
-    is_false,
-    is_none,
-)
+from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictDataclass, StrictSchema, is_none
 from raptor.common.options.option_values import Requant
 from raptor.target.chip_elements import MOST_EXACT_INTEGER
 from raptor.target.tensor_layout import Image, TensorRegion
@@ -32,9 +24,7 @@ AnyMatrix = npt.NDArray[np.generic]
 
 CONFIG = "config.json"
 MEMORY = "memory.json"
-LAYERS = "layers.json"
-STEPS = "steps.json"
-TRIM = "trim.json"
+LAYERS, STEPS, TRIM = "layers.json", "steps.json", "trim.json"
 MANIFEST = "manifest.json"
 PIMSIM = "pimsim"
 """Name of the back end whose programs are instruction streams of pimsim-nn."""
@@ -170,16 +160,15 @@ class CodedTensor(StrictSchema):
 class TensorPlace(CodedTensor):
     """A model input or output in global memory.
 
-    `shape` is the ONNX shape. `image_shape` has the same elements in the same (C) order. Its axis `channel_axis` is
-    divided into tiles, which are stored pixel by pixel (`raptor.target.tensor_layout`). `turned`: the rows of a tile
-    are the columns of the image; left out if false.
+    `shape` is the ONNX shape; `image_shape` has the same elements in C order. Its `channel_axis` is divided into tiles,
+    stored pixel by pixel (`raptor.target.tensor_layout`). `turned`, if true: rows of a tile are columns of the image.
     """
 
     name: str
     shape: JsonArray[Dimension]
     image_shape: JsonArray[Dimension]
     channel_axis: Count
-    turned: bool = Field(default=False, exclude_if=is_false)
+    turned: bool = Field(default=False, exclude_if=lambda turned: not turned)
     tiles: JsonArray[TilePlace]
 
     @property
@@ -257,7 +246,7 @@ class TensorProbe(CodedTensor):
     node: str = Field(description="ONNX node that computes it")
     image_shape: JsonArray[Dimension]
     channel_axis: Count
-    turned: bool = Field(default=False, exclude_if=is_false)
+    turned: bool = Field(default=False, exclude_if=lambda turned: not turned)
     tiles: JsonArray[ProbeTile]
 
     @property

@@ -24,7 +24,7 @@ from raptor.graph.layers import is_dense
 from raptor.graph.rearrangement import make_move
 from raptor.graph.streaming_layout import MOST_LINES, can_stream, drop_unused_moves
 from raptor.target.tensor_layout import Image
-from raptor.transforms.token_layouts import moved_from
+from raptor.transforms.tokens.token_layouts import moved_from
 
 _Moved = tuple[Hashable, tuple[Image, ...], Image]
 """A node that moves elements, with the images of its operands and of its result."""

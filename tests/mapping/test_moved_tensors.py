@@ -32,7 +32,7 @@ from raptor.mapping.strategies import ROWS
 from raptor.options import ChipOptions
 from raptor.target.arch import load_chip
 from raptor.transforms.lay_out_free_tensors import lay_out_free_tensors
-from raptor.transforms.lay_out_tokens import lay_out_tokens
+from raptor.transforms.tokens.lay_out_tokens import lay_out_tokens
 from tests.pipeline import by_line, line_flow, passes
 from tests.tiny_models import make_model, node, random
 

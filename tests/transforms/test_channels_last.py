@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto
 import raptor
 from raptor.compiler.analysis.explain import explain
 from raptor.graph.ir import ChannelSum, Graph, Move, Pool, Rename
-from raptor.transforms.lay_out_tokens import lay_out_tokens
+from raptor.transforms.tokens.lay_out_tokens import lay_out_tokens
 from tests.pipeline import check, passes
 from tests.quantised_models import quantise
 from tests.tiny_models import add_layer, make_model, node, random

@@ -10,8 +10,8 @@ import raptor
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Filter, Graph, Map, Move, Pool
-from raptor.transforms.flatten_batches import flatten_batches
-from raptor.transforms.pool_stacks import pool_stacks
+from raptor.transforms.tokens.flatten_batches import flatten_batches
+from raptor.transforms.tokens.pool_stacks import pool_stacks
 from tests.pipeline import by_line, passes
 from tests.tiny_models import make_model, node, random
 

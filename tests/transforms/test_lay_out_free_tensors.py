@@ -13,7 +13,7 @@ from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Graph, Move
 from raptor.graph.streaming_layout import can_stream
 from raptor.transforms.lay_out_free_tensors import lay_out_free_tensors
-from raptor.transforms.lay_out_tokens import lay_out_tokens
+from raptor.transforms.tokens.lay_out_tokens import lay_out_tokens
 from tests.pipeline import check, line_flow, passes, streamed
 from tests.quantised_models import quantise
 from tests.tiny_models import Array, make_model, node, random

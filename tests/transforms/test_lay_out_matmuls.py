@@ -9,7 +9,7 @@ from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Dot
 from raptor.mapping.modes.line_streaming import can_stream_product, find_views, line_channel_ranges
 from raptor.transforms.lay_out_matmuls import lay_out_matmuls
-from raptor.transforms.lay_out_tokens import lay_out_tokens
+from raptor.transforms.tokens.lay_out_tokens import lay_out_tokens
 from tests.pipeline import check, chip
 from tests.tiny_models import make_model, node, random
 

@@ -12,9 +12,9 @@ from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import ChannelSum, Dot, Graph, Move, Pool
 from raptor.graph.streaming_layout import is_token_layout
-from raptor.transforms.lay_out_tokens import lay_out_tokens
 from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.split_rows import split_rows
+from raptor.transforms.tokens.lay_out_tokens import lay_out_tokens
 from raptor.transforms.use_vector_unit import find_means, use_vector_unit
 from tests import tiny_models
 from tests.pipeline import check, chip, passes, streamed

@@ -12,9 +12,9 @@ from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Graph, Move, Pool, Softmax
 from raptor.transforms.compose_gathers import compose_gathers
-from raptor.transforms.lay_out_tokens import lay_out_tokens
 from raptor.transforms.lift_to_2d import lift_to_2d
 from raptor.transforms.reduce_in_place import reduce_in_place
+from raptor.transforms.tokens.lay_out_tokens import lay_out_tokens
 from tests.quantised_models import quantise
 from tests.tiny_models import make_model, node, random
 

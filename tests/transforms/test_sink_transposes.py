@@ -13,8 +13,8 @@ from raptor.graph.ir import Dot, Graph, Map, Move, Node
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.modes.line_streaming import can_stream_product, find_views, line_channel_ranges
 from raptor.target.tensor_layout import Image
-from raptor.transforms.lay_out_tokens import lay_out_tokens
-from raptor.transforms.sink_transposes import sink_transposes
+from raptor.transforms.tokens.lay_out_tokens import lay_out_tokens
+from raptor.transforms.tokens.sink_transposes import sink_transposes
 from tests.pipeline import check, chip
 from tests.tiny_models import make_model, node, random
 

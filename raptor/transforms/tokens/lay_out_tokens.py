@@ -37,10 +37,10 @@ from raptor.graph.requantise.definition import Requantise
 from raptor.graph.streaming_layout import drop_unused_moves, is_token_layout
 from raptor.graph.window import Window
 from raptor.target.tensor_layout import Image
-from raptor.transforms.flatten_batches import flatten_batches
-from raptor.transforms.group_queries import group_queries
-from raptor.transforms.pool_stacks import pool_stacks
-from raptor.transforms.token_layouts import TokenLayouts, c_positions, moved_from
+from raptor.transforms.tokens.flatten_batches import flatten_batches
+from raptor.transforms.tokens.group_queries import group_queries
+from raptor.transforms.tokens.pool_stacks import pool_stacks
+from raptor.transforms.tokens.token_layouts import TokenLayouts, c_positions, moved_from
 
 Ints = npt.NDArray[np.int64]
 
