@@ -87,13 +87,10 @@ def find_high_images(graph: Graph) -> set[str]:
 
 
 def _has_rows_and_columns(image: Image) -> bool:
-    """Checks whether an image has rows and columns, and is no batch.
-
-    With channels first, it may also be a line or a column.
-    """
-    *before, height, width = 1, 1, *image.pixel_dims
-    channels_first = image.channel_axis == len(image.shape) - 3 and image.pixels > 1
-    return math.prod(before) == 1 and (channels_first or min(height, width) > 1)
+    """Checks whether an image has rows of columns, and is no batch; with channels first, it may also be a line."""
+    *before, height, _ = 1, 1, *image.pixel_dims
+    channels_first = image.channel_axis == len(image.shape) - 3
+    return math.prod(before) == 1 and image.pixels > 1 and (channels_first or height > 1)
 
 
 def _can_turn(node: Node, graph: Graph, images: Container[str]) -> bool:

@@ -29,6 +29,9 @@ CONSTANTS = {
     "back": random(3, 5, 2, 3),
     "on": random(3, 3, 1, 1),
     "grey": random(4, 1, 3, 3),
+    "bands": random(4, 3, 1, 6),
+    "dense": random(4, 5),
+    "along": random(2, 5, 3, 1),
     "pads": np.array([0, 0, 1, 0, 0, 0, 1, 0]),
     "all": random(7, 3, 20, 6),
     "by_row": random(1, 1, 20, 1),
@@ -82,6 +85,13 @@ TURNED = {
     ),
     "channels last": made(
         node("Transpose", "x", "a", perm=[0, 3, 1, 2]), conv("square", "a", pads=[1] * 4), given=(1, 20, 6, 3)
+    ),
+    "a column of tokens": made(
+        conv("bands", "x", "a"),
+        node("Transpose", "a", "b", perm=[0, 2, 3, 1], name="tokens"),
+        node("MatMul", "b dense", "c"),
+        node("Transpose", "c", "d", perm=[0, 3, 1, 2], name="channels"),
+        conv("along", "d", pads=[1, 0, 1, 0]),
     ),
     "a softmax over channels": made(conv("on", "x", "a"), node("Softmax", "a", "y", axis=1)),
 }

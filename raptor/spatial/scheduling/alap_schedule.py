@@ -1,5 +1,6 @@
 """ALAP times of the steps of a sample, and the occupancy of each core that follows from them."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -120,11 +121,16 @@ def start_where_operands_are(work: "SampleWork", order: Ints, at_ns: Floats) -> 
     The transfers of its other operands start when the last one of its own core is there. Otherwise its core would be
     occupied with these until it starts. Afterwards, another core can hold the result.
     """
-    core, first, users = work.core.tolist(), work.first_user.tolist(), work.users.tolist()
-    start_ns, cost, moves = at_ns.tolist(), work.occupied_ns.tolist(), (work.peer >= 0).tolist()
-    taken = [list[int]() for _ in core]
+    core: list[int] = work.core.tolist()
+    first: list[int] = work.first_user.tolist()
+    users: list[int] = work.users.tolist()
+    start_ns: list[float] = at_ns.tolist()
+    cost: list[float] = work.occupied_ns.tolist()
+    steps: list[int] = order.tolist()
+    moves = work.peer >= 0
+    taken: defaultdict[int, list[int]] = defaultdict(list)
     own_ns, ready_ns = [-1.0] * len(core), [0.0] * len(core)
-    for i in order.tolist():
+    for i in steps:
         if own_ns[i] >= 0 and not moves[i]:
             for k in taken[i]:
                 start_ns[k] = min(start_ns[k], max(ready_ns[k], own_ns[i]))
