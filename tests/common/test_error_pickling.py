@@ -15,6 +15,7 @@ import validator
 from raptor.common import errors
 from raptor.common.errors import (
     CapacityError,
+    DeadLinkError,
     IncompleteError,
     InternalError,
     RaptorError,
@@ -46,6 +47,7 @@ EXAMPLES: dict[type[RaptorError], RaptorError] = {
         UserError("model.onnx: no such file"),
         UnreachableError("study.storage: no answer"),
         CapacityError("cores", 11, 10, where="layer conv", levers=("--cores 11", "--xbar 4")),
+        DeadLinkError("cores", 11, 10, where="2 dead links", levers=("--cores 11",)),
         UnsupportedError([UnsupportedNode("a", "Loop", "no loops", ("b",)), UnsupportedNode("b", "If", "no branches")]),
         IncompleteError("input 'x' (1,H): H has no size", ["--dim", "H=SIZE"]),
         NoFloat64Error("no float64 kernel"),
@@ -68,7 +70,15 @@ def _subclasses(kind: type[RaptorError]) -> Iterator[type[RaptorError]]:
         yield from _subclasses(inner)
 
 
-WITH_EXTRAS = ("xdsl_dialect", "distil_model", "fit_network", "torch_graph", "torch_operators", "weight_noise")
+WITH_EXTRAS = (
+    "xdsl_dialect",
+    "distil_model",
+    "fit_network",
+    "input_codes",
+    "torch_graph",
+    "torch_operators",
+    "weight_noise",
+)
 """Modules that need the packages xdsl or torch."""
 
 
