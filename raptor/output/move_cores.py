@@ -12,17 +12,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 
 from raptor.common.files import file_access
 from raptor.output import files, writer
-from raptor.target import encoding
-from raptor.target.isa import OPCODE, Records
+from raptor.target.message_partners import renumber_stream
 
 _OF_CORE = re.compile(r"(?P<folder>(?:[a-z]+/)?)core_(?P<core>\d+)(?P<rest>(?:_weights)?\.(?:json|npz|pim))")
 """Names of the files of a core: streams, also of auxiliary programs, and weights."""
-_PARTNERS = np.array([OPCODE[name] for name in ("send", "recv", "sync")])
 _LIMIT_BYTES = 16 * 2**30
 
 
@@ -47,23 +44,13 @@ def write_moved(
     return folder
 
 
-def move_stream(records: Records, cores: Sequence[int]) -> Records:
-    """Returns a stream whose messages go to, and come from, the cores that their partners are now."""
-    moved = records.copy()
-    talks = np.isin(records["opcode"], _PARTNERS)
-    moved["a"][talks] = np.array(cores, np.int32)[records["a"][talks]]
-    return moved
-
-
 def _move_file(name: str, content: bytes, cores: Sequence[int], places: Sequence[int] | None) -> tuple[str, bytes]:
     """Returns the new name and content of a file."""
     found = _OF_CORE.fullmatch(name)
     if found is not None:
         moved = f"{found['folder']}core_{cores[int(found['core'])]}{found['rest']}"
-        if found["rest"] == ".json":
-            content = encoding.encode_json(move_stream(encoding.decode_json(content), cores))
-        elif found["rest"] == ".pim":
-            content = encoding.encode_pim(move_stream(encoding.decode_pim(content), cores))
+        if not found["rest"].startswith("_weights"):
+            content = renumber_stream(content, cores, binary=found["rest"] == ".pim")
         return moved, content
     if name == files.MAPPING:
         mapping = json.loads(content)

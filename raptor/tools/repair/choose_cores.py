@@ -12,14 +12,13 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 from raptor.target.avoid_links import find_uncut_places
 from raptor.target.chip_file import Chip
-from raptor.target.isa import OPCODE
+from raptor.target.message_partners import find_partners
 from raptor.tools.repair.choose_crossbars import CrossbarPart, assign_rows
 from validator.program.program import LoadedProgram
 
 Ints = npt.NDArray[np.int64]
 _IMPOSSIBLE, _LOST = 1e9, 1e4
 """Costs of a core that cannot hold the matrices, and of each matrix with a dead line; a move costs its hops and 1."""
-_PARTNERS = np.array([OPCODE[name] for name in ("send", "recv", "sync")])
 
 
 def choose_cores(program: LoadedProgram, parts: Mapping[int, Sequence[CrossbarPart]], chip: Chip) -> list[int] | None:
@@ -113,8 +112,8 @@ def _find_peers(program: LoadedProgram) -> list[Ints]:
     auxiliary = program.resident.auxiliary.values() if program.resident is not None else ()
     for streams in (program.streams, *auxiliary):
         for core, records in enumerate(streams):
-            partners: list[int] = records["a"][np.isin(records["opcode"], _PARTNERS)].tolist()
-            for other in set(partners):
+            partners: list[int] = find_partners(records).tolist()
+            for other in partners:
                 found[core].add(other)
                 found[other].add(core)
     return [np.array(sorted(others), np.int64) for others in found]
