@@ -375,6 +375,7 @@ def _layer_lines(layer: LayerRecord) -> Iterator[str]:
                 for core, run in groupby(zip(cores, cycle(matrices), strict=False), key=itemgetter(0))
             ]
             how = "fully connected, " if isinstance(layer, FullyConnected) else ""
+            how += "by trees, " if isinstance(layer, FullyConnected) and layer.trees else ""
             yield f"{how}{len(matrices)} matrices, {', '.join(f'core {core}: {len(run)}' for core, run in runs)}"
             yield from (f"core {core}: {', '.join(_matrices(run))}" for core, run in runs)
 
