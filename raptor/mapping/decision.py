@@ -314,8 +314,8 @@ class Decision(StrictDataclass):
     def rewrites(self) -> RewriteChoice:
         """The rewrites of the graph for which the decision was made."""
         records = {k: x if isinstance(x, OnVectorUnit | JoinedLayer) else None for k, x in self.layers.items()}
-        streams = isinstance(self.flow, LineFlow)
-        return RewriteChoice(streams, records, isinstance(self.flow, LineFlow) and self.flow.turned)
+        flow = self.flow if isinstance(self.flow, LineFlow) else None
+        return RewriteChoice(flow is not None, records, flow is not None and flow.turned)
 
     def __str__(self) -> str:
         return "".join(f"{line}\n" for line in self._lines())

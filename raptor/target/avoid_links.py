@@ -69,7 +69,7 @@ def _gather(peers: Sequence[Ints], cut: Bools, start: Ints) -> Ints:
 
 
 def _search(peers: Sequence[Ints], cut: Bools, forbidden: Bools | None, start: Ints) -> tuple[Ints, int]:
-    """Returns the best places that are found from `start`, and their faults, of which 0 is right."""
+    """Returns the places with the fewest faults that are found from `start`, and the number of their faults."""
     places = start.copy()
     at = np.argsort(places)  # the core at each place
     faults = _count_faults(peers, cut, forbidden, places)
@@ -105,7 +105,7 @@ def _search(peers: Sequence[Ints], cut: Bools, forbidden: Bools | None, start: I
 
 
 def _count_faults(peers: Sequence[Ints], cut: Bools, forbidden: Bools | None, places: Ints) -> Ints:
-    """Returns [cores, places]: the faults of each core if it was at each place, and the others stayed."""
+    """Returns the faults that each core would have at each place, if all other cores stayed: [cores, places]."""
     faults = np.zeros((len(places), len(places)), np.int64) if forbidden is None else forbidden.astype(np.int64)
     for core, others in enumerate(peers):
         faults[core] += cut[places[others]].sum(axis=0)

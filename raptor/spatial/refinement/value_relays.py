@@ -52,7 +52,10 @@ def choose_relays(partition: Partition, arch: Target) -> tuple[tuple[MovedComput
 
 @dataclass(frozen=True, slots=True)
 class _FoundRelays:
-    """Moves to first readers, and the values that pass through idle cores in some slots. reached_ns: the interval."""
+    """Moves to first readers, and the `values` that relays pass on through slots of idle cores.
+
+    reached_ns: estimated interval of the program with these relays.
+    """
 
     near: tuple[MovedComputes, ...]
     slots: "TimeSlots"
