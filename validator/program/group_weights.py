@@ -3,6 +3,7 @@
 import io
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -106,9 +107,8 @@ def _from_json(
 
 
 def _json_matrix(text: bytes, where: str, integers: bool) -> Matrix:
-    number = int if integers else float
     try:
-        rows = msgspec.json.decode(text, type=list[list[number]])
+        rows = msgspec.json.decode(text, type=list[list[int]] if integers else list[list[float]])
     except (msgspec.DecodeError, RecursionError) as e:
         raise UserError(f"{where}: expected an object of matrices: {e}") from e
     widths = {len(row) for row in rows}
@@ -123,7 +123,7 @@ def _json_matrix(text: bytes, where: str, integers: bool) -> Matrix:
         return _finite(np.array(rows, np.float64).astype(np.float32), where)
 
 
-def _int16(rows: list[list[float]], shape: tuple[int, int], where: str) -> Matrix:
+def _int16(rows: Sequence[Sequence[float]], shape: tuple[int, int], where: str) -> Matrix:
     limits = np.iinfo(np.int16)
     try:
         weights = np.fromiter(chain.from_iterable(rows), np.int64, shape[0] * shape[1])
