@@ -50,6 +50,7 @@ from raptor.transforms.lift_to_2d import lift_to_2d
 from raptor.transforms.reduce_in_place import reduce_in_place
 from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.split_rows import split_rows
+from raptor.transforms.tokens.join_steps import join_steps
 from raptor.transforms.tokens.lay_out_tokens import lay_out_tokens
 from raptor.transforms.tokens.sink_transposes import sink_transposes
 from raptor.transforms.turn_columns import turn_columns
@@ -77,7 +78,7 @@ LAYOUT_REWRITES: tuple[Callable[[Graph], Graph], ...] = (
 
 PASSES: tuple[Callable[..., object], ...] = (
     *(drop_dead_channels, order_channels, fold_relu, choose_recipes),
-    *(choose_branches, fuse_parallel_branches, choose_units, use_vector_unit),
+    *(choose_branches, fuse_parallel_branches, join_steps, choose_units, use_vector_unit),
     *LAYOUT_REWRITES,
     *(choose_turning, turn_images, choose_fusion, fuse_horizontally, compose_gathers, map),
     *(spatial.refine, spatial.choose_placement, spatial.choose_order),
@@ -179,6 +180,7 @@ def _map(graph: Graph, timed: Target, mapper: MappingState, driver: Driver) -> M
     run = driver.run
     rewrites = run(choose_branches, None, graph, mapper)
     graph = run(fuse_parallel_branches, verify_graph, graph, rewrites)
+    graph = run(join_steps, verify_graph, graph, rewrites)
     rewrites = run(choose_units, None, graph, timed, mapper, rewrites)
     graph = run(use_vector_unit, verify_graph, graph, rewrites)
     for rewrite in LAYOUT_REWRITES:

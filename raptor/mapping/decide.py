@@ -22,6 +22,7 @@ from raptor.transforms.compose_gathers import compose_gathers
 from raptor.transforms.fuse_horizontally import find_fusions, fuse_horizontally
 from raptor.transforms.fuse_parallel_branches import find_branches
 from raptor.transforms.rewrite_choices import RewriteChoice
+from raptor.transforms.tokens.join_steps import find_steps
 from raptor.transforms.turn_images import find_high_images, turn_images
 from raptor.transforms.use_vector_unit import find_depthwise, find_means
 
@@ -81,16 +82,17 @@ class MappingState:
 
 
 def choose_branches(graph: Graph, mapper: MappingState) -> RewriteChoice:
-    """Chooses the parallel branches to fuse into one layer; none without streaming.
+    """Chooses the parallel branches, and the steps of loops, to fuse into one layer; none without streaming.
 
     For a stored decision, these are the rewrites that it was made for.
     """
     if isinstance(mapper.source, StoredDecision):
         return mapper.source.decision.rewrites
-    streaming = mapper.source.streaming
-    return RewriteChoice(streaming, dict.fromkeys(find_filters(graph))).with_records(
-        find_branches(graph) if streaming else {}
-    )
+    rewrites = RewriteChoice(mapper.source.streaming, dict.fromkeys(find_filters(graph)))
+    if not rewrites.streaming:
+        return rewrites
+    branches = find_branches(graph)
+    return rewrites.with_records(branches | find_steps(graph, branches))
 
 
 def choose_units(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoice) -> RewriteChoice:

@@ -141,7 +141,8 @@ class _Orders:
         images = [self.graph.tensors[name].image for name in node.inputs]
         stored = np.concatenate([*self.stored(node.inputs, images), np.array([-1])])
         sources = stored[operator.sources]
-        if not _streams(self.graph, node):
+        made = self.graph.tensors[node.output].image
+        if not all(can_stream(image) or image.pixels == 1 for image in (*images, made)):
             return Move(sources)
         middle = sources[len(sources) // 2]
         order = np.argsort(middle, kind="stable")

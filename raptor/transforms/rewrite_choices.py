@@ -16,9 +16,10 @@ class OnVectorUnit(StrictDataclass):
 
 @dataclass(frozen=True, slots=True)
 class JoinedLayer(StrictDataclass):
-    """A layer that the products of another `layer` compute, too: both multiply pixels of one image.
+    """A layer that the products of another `layer` compute, too: both multiply the same pixels, or by the same weights.
 
-    `layer`: the key of the other one, whose record is for both: their output channels side by side, or their sum.
+    `layer`: the key of the other one, whose record is for both: their output channels side by side, their sum, or
+    the tokens of both.
     """
 
     layer: str

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from onnx import ModelProto
 
+import raptor
 from raptor.common.errors import VerifyError
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Graph, Move
@@ -237,3 +238,20 @@ def test_a_view_that_a_layer_makes_whole_is_a_factor_too():
     }
     constants |= {"shape": np.array([7, 4], np.int64), "w": random(7, 3)}
     check(make_model(nodes, {"x": (3, 7)}, ["p", "y"], constants), xbar=(78, 199), cores=4, xbars_per_core=1)
+
+
+def test_a_vector_of_an_image_is_read_pixel_by_pixel():
+    """A column of an image as a vector: a layer takes its elements in the order in which the image has them."""
+    nodes = [
+        node("Conv", "x w", "image", pads=[1, 1, 1, 1], name="conv"),
+        node("Reshape", "image flat", "columns"),
+        node("Gather", "columns last", "vector", axis=2, name="last"),
+        node("MatMul", "vector reads", "y", name="dense"),
+    ]
+    flat = np.array([1, 12, 6])
+    constants = {"w": random(4, 2, 3, 3), "flat": flat, "last": np.array(5), "reads": random(12, 3)}
+    model = make_model(nodes, {"x": (1, 2, 3, 6)}, {"y": 2}, constants, opset=13)
+    found = passes(model, mapping="rows", cores=20, xbar=16)
+    (move,) = (each.operator for each in found.chosen.nodes if isinstance(each.operator, Move))
+    assert np.count_nonzero(np.diff(move.sources[0]) != 1) + 1 == 3
+    assert raptor.compile(model, cores=20, xbar=16).validate(samples=2).verdict == "pass"
