@@ -45,12 +45,12 @@ def is_depthwise(operator: Filter) -> bool:
 
 
 def is_dense(filter_: Filter) -> bool:
-    """Checks whether a layer has a single output pixel, no ReLU folded into it, and is not depthwise.
+    """Checks whether a layer has a single output pixel, and is not depthwise.
 
     Such a layer can have matrices of several output tiles; those between channels of different groups are left out.
     Its pixel must read at least one pixel of the image.
     """
-    alone = filter_.window.out_pixels == 1 and not filter_.relu and not is_depthwise(filter_)
+    alone = filter_.window.out_pixels == 1 and not is_depthwise(filter_)
     return alone and len(find_inner_taps(filter_)) > 0
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from raptor.common.errors import CapacityError
 from raptor.common.process.thread_pool import CheckedThreadPool
 from raptor.graph.ir import Graph
+from raptor.mapping.allocation.idle_cores import relieve_core
 from raptor.mapping.allocation.phase_sharing import number_phases
 from raptor.mapping.decision import Decision, LineFlow, LineUnfolding
 from raptor.mapping.evaluation.decision_work import decision_work
@@ -132,6 +133,7 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
         for factor in PRODUCT_FACTORS[:1] if chains else PRODUCT_FACTORS:
             search.correct(replace(search.knobs, products=factor * knobs.products))
         search.use_fewer_cores()
+        search.use_idle_cores()
         first, best = search.evaluated[0].result().decision, search.best.decision
     return best, None if best is first or elements > MOST_COMPARED_ELEMENTS else first
 
@@ -212,6 +214,22 @@ class _Search:
             self.evaluate(planned.decision, best.knobs)
             failures = failures + 1 if self.best is best else 0
             best = self.best
+
+    def use_idle_cores(self) -> None:
+        """Gives idle cores to layers on the core with most work, as long as that makes the best decision better.
+
+        Where the port of global memory binds, it does not.
+        """
+        graph, arch = self.mapper.graph, self.mapper.arch
+        while self.steps <= MOST_STEPS:
+            best = self.best
+            if best.bounds.port_ns >= PORT_BINDS * best.interval_ns:
+                return
+            busiest = max(best.bounds.busy_ns, key=best.bounds.busy_ns.__getitem__)
+            for decision in relieve_core(graph, best.decision, arch, busiest):
+                self.evaluate(decision, best.knobs)
+            if self.best is best:
+                return
 
     def evaluate(self, decision: Decision, knobs: TuningKnobs) -> WorkBounds:
         """Returns the bounds of a decision; a thread finds its times, unless its interval is known to be too long."""

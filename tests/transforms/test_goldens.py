@@ -36,6 +36,17 @@ def branches() -> ModelProto:
     return make_model(nodes, {"x": (1, 2, 4, 4)}, ["y"], {"a": random(2, 2, 3, 3), "b": random(2, 2, 1, 1)})
 
 
+def loop() -> ModelProto:
+    """The four columns of an image through a dense layer, one after another, as a loop reads them."""
+    nodes = [node("Conv", "x a", "c", name="conv"), node("Reshape", "c flat", "f", name="columns")]
+    for i in range(4):
+        nodes.append(node("Gather", f"f at{i}", f"x{i}", name=f"take{i}", axis=2))
+        nodes.append(node("MatMul", f"x{i} w", f"d{i}", name=f"read{i}"))
+    nodes.append(node("Concat", "d0 d1 d2 d3", "y", name="join", axis=1))
+    numbers = {f"at{i}": np.array(i) for i in range(4)} | {"flat": np.array([1, 4, 4])}
+    return make_model(nodes, {"x": (1, 1, 2, 4)}, {"y": 2}, {"a": random(2, 1, 1, 1), "w": random(4, 3), **numbers})
+
+
 def depthwise() -> ModelProto:
     nodes = [node("Conv", "x w", "y", name="depthwise", group=4)]
     return make_model(nodes, {"x": (1, 4, 4, 4)}, ["y"], {"w": random(4, 1, 3, 3)})
@@ -177,6 +188,7 @@ def spectrogram() -> ModelProto:
 MODELS = {
     "fold_relu": relu,
     "fuse_parallel_branches": branches,
+    "join_steps": loop,
     "use_vector_unit": depthwise,
     "fold_space_to_depth": blocks,
     "turn_products": attention_with_channels_first,

@@ -27,7 +27,7 @@ CONSTANTS = {
 
 
 def loop(steps: int = STEPS, reads: str = "reads", last: str = "y") -> ModelProto:
-    """A layer of 3 lines and 6 columns, whose columns are the steps of a loop: each adds its layer to one of the turned state."""
+    """A layer of 3 lines and 6 columns, the steps of a loop: each adds its layer to one of the turned state."""
     nodes = [
         node("Conv", "x w", "image", pads=[1, 1, 1, 1], name="conv"),
         node("Reshape", "image flat", "columns"),

@@ -12,15 +12,17 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby, pairwise
 
 import numpy as np
+from msgspec import structs
 
 from raptor.graph.ir import Filter, Node
 from raptor.graph.layers import filter_key
 from raptor.mapping.decision import FullyConnected, Matrix
 from raptor.mapping.modes.line_streaming import Range
+from raptor.mapping.modes.sum_trees import FEWEST_IN_TREE, passing_place, tree_sums
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy
 from raptor.spatial.lowering.tile_residency import EmitCompute
-from raptor.spatial.operations import ApplyLine, Overlap
+from raptor.spatial.operations import ApplyLine, Overlap, Vector
 from raptor.spatial.tiles import Tile, tile_name
 from raptor.target.chip_elements import ElementType
 from raptor.target.tensor_layout import TensorRegion
@@ -37,9 +39,6 @@ class TileSlice:
 
 FindTileSlice = Callable[[int, Range], TileSlice]
 """(pixel, channel range) of the layer's input -> the tile and offset that hold it."""
-
-_FEWEST_IN_TREE = 4
-"""Fewest cores whose sums are added as a tree, and fewest cores to which inputs are passed on as a tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +87,12 @@ class DenseLayer:
             partials = list(self.products(cols, group))
             if len(ends) > 1:
                 partials = [self.summed(partial, ends) for partial in partials]
-            as_tree = self.mapping.trees and len(ends) >= _FEWEST_IN_TREE and all(len(own) == len(ends) for own in runs)
+            as_tree = self.mapping.trees and len(ends) >= FEWEST_IN_TREE and all(len(own) == len(ends) for own in runs)
             for n, (i, region) in enumerate(inside):
                 home = n * len(partials) // len(inside)
                 reduce = self.reduce_as_tree if as_tree else self.reduce
-                yield region, reduce(i, region, cols[0], partials, home)
+                total = reduce(i, region, cols[0], partials, home)
+                yield region, self.clipped(total, partials[home].core) if self.operator.relu else total
 
     def products(self, cols: Range, placed: list[tuple[Matrix, int]]) -> Iterator[_Partial]:
         """Emits the MVMs of a range of columns; yields the result of each core. `placed`: matrices and their cores."""
@@ -110,10 +110,9 @@ class DenseLayer:
         name, width = f"{self.node.output}.n{cols[0]}.k{core}", cols[1] - cols[0]
         given = Tile(f"{name}.in", 1, 1, ends[-1], self.given)
         held = self.held[tuple((m.tap, m.rows) for m in matrices)]
-        number = len(held) + 1
-        passed = number - (1 << (number.bit_length() - 1))
-        if self.mapping.trees and number >= _FEWEST_IN_TREE and passed:
-            self.add((), core, Copy(given, held[passed - 1], 0, 0, given.elements))
+        passing = passing_place(len(held)) if self.mapping.trees else None
+        if passing is not None:
+            self.add((), core, Copy(given, held[passing], 0, 0, given.elements))
         else:
             self.copy(given, core, [self.find(pixels[m.tap], m.rows) for m in matrices], sizes)
         held.append(given)
@@ -176,30 +175,27 @@ class DenseLayer:
     def reduce_as_tree(self, index: int, region: TensorRegion, first: int, partials: list[_Partial], home: int) -> Tile:
         """Adds up output tile `index` as a tree, whose last sum is on the core of `partials[home]`.
 
-        Other arguments as for `reduce`; each partial is one vector. Neighbours in the order of `partials` are added
-        first. The cores of these sums alternate with `index`, so that different tiles occupy different cores.
+        Other arguments as for `reduce`; each partial is one vector.
         """
-        at, element = region.channels[0] - first, self.result
-        name = tile_name(self.node.output, index)
+        size, at, name = region.channel_count, region.channels[0] - first, tile_name(self.node.output, index)
+        held = {(i, i + 1): (partial.tile, at) for i, partial in enumerate(partials)}
+        for each in tree_sums(len(partials), home, index):
+            parts = held[each.begin, each.middle], held[each.middle, each.end]
+            (tile, offset), (other, start) = parts if each.place < each.middle else parts[::-1]
+            whole = (each.begin, each.end) == (0, len(partials))
+            result = Tile(name if whole else f"{name}.sum{each.begin}-{each.end}", 1, 1, size, self.result)
+            met = Tile(f"{result.name}.met", 1, 1, size, self.result)
+            core = partials[each.place].core
+            self.add((), core, Copy(met, other, start, 0, size))
+            self.add((), core, Overlap(result, (tile, met), np.array([(0, 0, offset, size), (0, 1, 0, size)])))
+            held[each.begin, each.end] = result, 0
+        return held[0, len(partials)][0]
 
-        def add_up(begin: int, end: int) -> tuple[int, Tile, int]:
-            """Returns the number of the partial whose core has the sum of some partials, its tile, and its offset."""
-            if end - begin == 1:
-                return begin, partials[begin].tile, at
-            middle = (begin + end) // 2
-            sums = add_up(begin, middle), add_up(middle, end)
-            own = int(home >= middle) if begin <= home < end else (index >> (end - begin).bit_length() & 1)
-            (place, tile, offset), (_, other, start) = sums[own], sums[1 - own]
-            core = partials[place].core
-            whole = (begin, end) == (0, len(partials))
-            result = Tile(name if whole else f"{name}.sum{begin}-{end}", 1, 1, region.channel_count, element)
-            met = Tile(f"{result.name}.met", 1, 1, region.channel_count, element)
-            self.add((), core, Copy(met, other, start, 0, met.elements))
-            runs = np.array([(0, 0, offset, met.elements), (0, 1, 0, met.elements)])
-            self.add((), core, Overlap(result, (tile, met), runs))
-            return place, result, 0
-
-        return add_up(0, len(partials))[1]
+    def clipped(self, total: Tile, core: int) -> Tile:
+        """Emits the ReLU of an output tile on the core that added it."""
+        result = structs.replace(total, name=f"{total.name}.relu")
+        self.add((), core, Vector(result, "relu", (total,)))
+        return result
 
     def add(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp, position: float = 1.0) -> None:
         layer = "" if isinstance(op, Copy) else filter_key(self.node)

@@ -18,6 +18,7 @@ from raptor.spatial.ir import Copy, SpatialGraph, TensorPart, TensorParts
 from raptor.spatial.operations import ApplyLine, Move, Overlap
 from raptor.spatial.tiles import Tile
 from raptor.spatial.verification.pixel_origins import NOWHERE
+from raptor.spatial.verification.relu_sums import sums_before_relu
 from raptor.spatial.verification.zero_gaps import misses_only_zeros
 
 Ints = npt.NDArray[np.int64]
@@ -35,8 +36,10 @@ def verify_dense(graph: SpatialGraph) -> None:
             copies.add(op)
     for name, use in graph.filter_of.items():
         if any(isinstance(m, Matrix) for compute in layers[use.key] for m in compute.matrices):
+            operator, tensor = graph.filters[use.key], graph.tensors[name]
+            sums = sums_before_relu(graph, use.key, tensor) if operator.relu else tensor
             inputs = _Inputs(graph.tensors[use.source], copies)
-            _DenseLayerCheck(graph.filters[use.key], graph.tensors[name], inputs, copies).check(layers[use.key])
+            _DenseLayerCheck(operator, sums, inputs, copies).check(layers[use.key])
 
 
 @dataclass(slots=True)

@@ -4,11 +4,10 @@ A product is an input pixel times a kernel position, for the input channels of a
 tables of `ApplyLine`, `Overlap` and `Copy` alone, independently of how the decision cuts lines into blocks.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import structs
 
 from raptor.common.errors import VerifyError
 from raptor.graph.ir import Filter
@@ -16,8 +15,8 @@ from raptor.graph.window import cached_input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.modes.line_unfolding import LineMatrix
 from raptor.spatial.compute_op import Compute
-from raptor.spatial.ir import Copy, SpatialGraph, TensorPart, TensorParts
-from raptor.spatial.operations import ApplyLine, Move, Overlap, Vector
+from raptor.spatial.ir import Copy, SpatialGraph, TensorParts
+from raptor.spatial.operations import ApplyLine, Move, Overlap
 from raptor.spatial.tiles import Tile
 from raptor.spatial.verification.pixel_origins import (
     NOWHERE,
@@ -26,6 +25,7 @@ from raptor.spatial.verification.pixel_origins import (
     concatenate_ranges,
     region_corner,
 )
+from raptor.spatial.verification.relu_sums import sums_before_relu
 from raptor.spatial.verification.zero_gaps import misses_only_zeros
 from raptor.target.tensor_layout import TensorRegion
 
@@ -51,21 +51,8 @@ def verify_lines(graph: SpatialGraph) -> None:
         if use.key in layers:
             places = TensorPixels(graph.tensors[use.source], copies)
             operator, tensor = graph.filters[use.key], graph.tensors[name]
-            sums = _sums(graph, use.key, tensor) if operator.relu else tensor
+            sums = sums_before_relu(graph, use.key, tensor) if operator.relu else tensor
             _LineLayerCheck(operator, sums, places).check(layers[use.key])
-
-
-def _sums(graph: SpatialGraph, key: str, tensor: TensorParts) -> TensorParts:
-    """Returns the tensor before the ReLU of a layer. Raises `VerifyError` if a part of the output has no ReLU."""
-    body = (op for compute in graph.computes if compute.layer == key for op in compute.body)
-    clipped = {op.result.name: op.sources for op in body if isinstance(op, Vector) and op.function == "relu"}
-    parts: list[TensorPart] = []
-    for part in tensor.parts:
-        sources = clipped.get(part.tile.name, ())
-        if len(sources) != 1 or sources[0].elements != part.tile.elements:
-            raise VerifyError(f"spatial: {tensor.node}: {part.tile} is not clipped by the layer's ReLU")
-        parts.append(structs.replace(part, tile=sources[0]))
-    return replace(tensor, parts=tuple(parts))
 
 
 @dataclass(frozen=True, slots=True)
