@@ -35,9 +35,9 @@ from raptor.output.files import PIMSIM
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.spatial import DecisionProgress, Partition, Schedule
 from raptor.target.arch import Target
-from raptor.transforms.channels.drop_dead_channels import drop_dead_channels
+from raptor.transforms.channels.drop_dead_channels import drop_dead_channels, drop_dead_features
 from raptor.transforms.channels.order_channels import order_channels
-from raptor.transforms.channels.select_channels import verify_channels
+from raptor.transforms.channels.select_channels import select_channels, verify_channels
 from raptor.transforms.choose_recipes import RequantMethod, choose_recipes, verify_graph
 from raptor.transforms.compose_gathers import compose_gathers
 from raptor.transforms.fold_relu import fold_relu
@@ -79,7 +79,7 @@ LAYOUT_REWRITES: tuple[Callable[[Graph], Graph], ...] = (
 PASSES: tuple[Callable[..., object], ...] = (
     *(drop_dead_channels, order_channels, fold_relu, choose_recipes),
     *(choose_branches, fuse_parallel_branches, join_steps, choose_units, use_vector_unit),
-    *LAYOUT_REWRITES,
+    *(*LAYOUT_REWRITES, drop_dead_features),
     *(choose_turning, turn_images, choose_fusion, fuse_horizontally, compose_gathers, map),
     *(spatial.refine, spatial.choose_placement, spatial.choose_order),
     *(spatial.partition, spatial.place_cores, spatial.schedule),
@@ -185,6 +185,8 @@ def _map(graph: Graph, timed: Target, mapper: MappingState, driver: Driver) -> M
     graph = run(use_vector_unit, verify_graph, graph, rewrites)
     for rewrite in LAYOUT_REWRITES:
         graph = run(_if_streaming(rewrite, graph, rewrites), verify_graph, graph)
+    dropped = drop_dead_features if rewrites.streaming else returning(drop_dead_features, select_channels(graph, {}))
+    graph = run(dropped, verify_channels, graph, timed).graph
     rewrites = run(choose_turning, None, graph, timed, mapper, rewrites)
     graph = run(turn_images, verify_graph, graph, rewrites)
     rewrites = run(choose_fusion, None, graph, timed, mapper, rewrites)

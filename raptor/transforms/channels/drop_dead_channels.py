@@ -22,8 +22,21 @@ def drop_dead_channels(graph: Graph, arch: Target) -> SelectedChannels:
     A channel is dead if each layer that reads it has only weights of 0 for it, or if it is 0 for all inputs. A set of
     tensors keeps one channel at least. It keeps all if others would move into tiles where they need more matrices.
     """
-    if not _has_zeros(graph):
+    return _without_dead(graph, arch) if _has_zeros(graph) else select_channels(graph, {})
+
+
+def drop_dead_features(graph: Graph, arch: Target) -> SelectedChannels:
+    """Returns the graph without dead channels of tensors that were laid out for streaming.
+
+    There, the features of a sequence are channels, which in the imported graph are pixels of a line: bands of a
+    spectrum that no filter reads. Graphs with integers stay: their requantisations are chosen for all channels.
+    """
+    if graph.arithmetic != "float" or not (_has_zeros(graph) or _leaves_out(graph)):
         return select_channels(graph, {})
+    return _without_dead(graph, arch)
+
+
+def _without_dead(graph: Graph, arch: Target) -> SelectedChannels:
     sets, zero = find_channel_sets(graph), find_zero_channels(graph)
     tile = arch.xbar_rows, graph_tile_channels(graph, arch)
     before, whole = WeightBlocks(graph, tile), set(sets.fixed)
@@ -54,6 +67,12 @@ def _has_zeros(graph: Graph) -> bool:
         not (weights.any(axis=(0, 1)).all() and weights.any(axis=(0, 2)).all())
         for weights in (layer.weights for layer in layers)
     )
+
+
+def _leaves_out(graph: Graph) -> bool:
+    """True if a rearrangement reads not all elements of its operands."""
+    moves = ((node.operator.sources, node.inputs) for node in graph.nodes if isinstance(node.operator, Move))
+    return any(len(np.unique(s[s >= 0])) < sum(graph.tensors[n].image.elements for n in names) for s, names in moves)
 
 
 def _revive(graph: Graph, sets: ChannelSets, zero: Mapping[str, Bools], dead: dict[str, Bools]) -> bool:

@@ -11,10 +11,12 @@ import raptor
 from raptor.common.errors import VerifyError
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
-from raptor.graph.ir import Filter, Graph
+from raptor.graph.ir import Filter, Graph, Move
+from raptor.graph.streaming_layout import keeps_elements_in_place
 from raptor.target import arch
 from raptor.transforms.channels.drop_dead_channels import drop_dead_channels
 from raptor.transforms.channels.select_channels import SelectedChannels, select_channels, verify_channels
+from tests.pipeline import passes
 from tests.tiny_models import make_model, node, random
 
 
@@ -145,3 +147,38 @@ def test_the_verifier_finds_a_channel_that_counts():
     part = dict(list(found.chosen.items())[1:])
     with pytest.raises(VerifyError):
         verify_channels(SelectedChannels(found.graph, found.before, part))
+
+
+def spectrum(*, cut: bool = False):
+    """The energy of 20 bins of 9 frames, of which 4 bands read 6: the others have weights of zero, or are cut off."""
+    sines, bands = random(20, 1, 16), np.zeros((20, 4), np.float32)
+    bands[1:7] = random(6, 4)
+    if not cut:
+        sines[0] = 0
+    nodes = [
+        node("Conv", "x cosines", "re", name="real", strides=[8]),
+        node("Conv", "x sines", "im", name="imaginary", strides=[8]),
+        *(node("Transpose", name, f"{name}t", name=f"turn_{name}", perm=[0, 2, 1]) for name in ("re", "im")),
+        *(node("Mul", f"{name}t {name}t", f"{name}2", name=f"square_{name}") for name in ("re", "im")),
+        node("Add", "re2 im2", "energy", name="energy"),
+        *([node("Slice", "energy first last axis", "some", name="cut")] if cut else []),
+        node("MatMul", "some bands" if cut else "energy bands", "y", name="bands"),
+    ]
+    numbers = {"first": np.array([1]), "last": np.array([7]), "axis": np.array([2])}
+    given = {"cosines": random(20, 1, 16), "sines": sines, "bands": bands[1:7] if cut else bands, **numbers}
+    return make_model(nodes, {"x": (1, 1, 80)}, {"y": 3}, given, opset=13)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_bins_that_no_band_reads_are_not_computed(cut: bool):
+    """In the imported graph, the bins of the transposed spectrum are pixels; laid out as tokens, they are channels."""
+    found = passes(spectrum(cut=cut), mapping="rows", cores=20, xbar=16)
+    assert sorted(channels(found.chosen)) == [4, 6, 6]
+    assert all(keeps_elements_in_place(each) for each in found.chosen.nodes if isinstance(each.operator, Move))
+    assert raptor.compile(spectrum(cut=cut), cores=20, xbar=16).validate(samples=2).verdict == "pass"
+
+
+@pytest.mark.parametrize("strategy", ["raptor", "pixelwise"])
+def test_references_compute_all_bins(strategy: str):
+    found = passes(spectrum(), mapping=strategy, cores=60, xbar=16)
+    assert 20 in channels(found.chosen)
