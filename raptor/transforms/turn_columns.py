@@ -6,7 +6,6 @@ would be work for one core, line after line. No element moves.
 
 from collections.abc import Container
 
-from raptor.common.union_find import DisjointSets
 from raptor.graph.ir import (
     Bound,
     ChannelSum,
@@ -26,21 +25,14 @@ from raptor.graph.requantise.definition import Requantise
 from raptor.graph.streaming_layout import MOST_LINES, is_token_layout
 from raptor.graph.window import Window
 from raptor.target.tensor_layout import Image
-from raptor.transforms.turned_operators import turn_tensors
+from raptor.transforms.turned_operators import find_turnable_sets, turn_tensors
 
 
 def turn_columns(graph: Graph) -> Graph:
     """Returns the graph with its images of one column as images of one line, each with all that must be like it."""
     columns = {name for name, tensor in graph.tensors.items() if _is_column(tensor.image)}
-    alike, kept = DisjointSets(), set[str]()
-    for node in graph.nodes if columns else ():
-        names = [name for name in (*node.inputs, node.output) if name in columns]
-        for name in names[1:]:
-            alike.union(names[0], name)
-        if not _can_turn(node, graph, columns):
-            kept.update(names)
-    kept = {alike.find(name) for name in kept}
-    turned = {name for name in columns if alike.find(name) not in kept}
+    sets = find_turnable_sets(graph, columns, lambda node: _can_turn(node, graph, columns))
+    turned = {name for names in sets for name in names}
     if not turned:
         return graph
     images = {name: graph.tensors[name].image for name in turned}

@@ -9,7 +9,6 @@ import math
 from collections.abc import Container, Iterator
 from dataclasses import replace
 
-from raptor.common.union_find import DisjointSets
 from raptor.graph.ir import (
     Bound,
     ChannelSum,
@@ -30,7 +29,7 @@ from raptor.graph.requantise.definition import Requantise
 from raptor.graph.window import WindowTable
 from raptor.target.tensor_layout import Image
 from raptor.transforms.rewrite_choices import RewriteChoice
-from raptor.transforms.turned_operators import turn_tensors
+from raptor.transforms.turned_operators import find_turnable_sets, turn_tensors
 
 LEAST_HEIGHT = 1.25
 """Least sum of the heights of connected images, relative to that of their widths, for them to be turned."""
@@ -67,23 +66,14 @@ def find_high_images(graph: Graph) -> set[str]:
     compute with turned images, or if they are a state of the model.
     """
     images = {name for name, tensor in graph.tensors.items() if _has_rows_and_columns(tensor.image)}
-    alike, kept = DisjointSets(), {*graph.residency.state_inputs, *graph.residency.state_outputs}
-    for node in graph.nodes:
-        names = [name for name in (*node.inputs, node.output) if name in images]
-        for name in names[1:]:
-            alike.union(names[0], name)
-        if not _can_turn(node, graph, images):
-            kept.update(names)
-    kept = {alike.find(name) for name in kept}
-    groups: dict[str, list[str]] = {}
-    for name in images:
-        groups.setdefault(alike.find(name), []).append(name)
+    states = *graph.residency.state_inputs, *graph.residency.state_outputs
+    sets = find_turnable_sets(graph, images, lambda node: _can_turn(node, graph, images), states)
 
     def is_high(names: list[str]) -> bool:
         found = [graph.tensors[name].image for name in names]
         return sum(i.rows for i in found) >= LEAST_HEIGHT * sum(i.width for i in found)
 
-    return {name for key, names in groups.items() if key not in kept and is_high(names) for name in names}
+    return {name for names in sets if is_high(names) for name in names}
 
 
 def _has_rows_and_columns(image: Image) -> bool:

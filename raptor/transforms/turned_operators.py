@@ -1,12 +1,13 @@
 """Operators on turned images, whose rows are the columns of the image before."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.union_find import DisjointSets
 from raptor.graph.ir import (
     Constant,
     ConstantTensor,
@@ -30,6 +31,26 @@ from raptor.target.tensor_layout import Image
 Array = npt.NDArray[Any]
 
 _WINDOW_FIELDS = ("in_dims", "out_dims", "kernel", "strides", "pads", "dilations")
+
+
+def find_turnable_sets(
+    graph: Graph, images: Collection[str], can_turn: Callable[[Node], bool], kept: Iterable[str] = ()
+) -> list[list[str]]:
+    """Returns the sets of `images` that can be turned together, because their nodes join them to one another.
+
+    can_turn: checks whether a node can compute with turned images. Sets with one of the tensors `kept` are left out.
+    """
+    alike, kept = DisjointSets(), {*kept}
+    for node in graph.nodes if images else ():
+        names = [name for name in (*node.inputs, node.output) if name in images]
+        for name in names[1:]:
+            alike.union(names[0], name)
+        if not can_turn(node):
+            kept.update(names)
+    groups: dict[str, list[str]] = {}
+    for name in images:
+        groups.setdefault(alike.find(name), []).append(name)
+    return [names for names in groups.values() if kept.isdisjoint(names)]
 
 
 def turn_tensors(graph: Graph, images: Mapping[str, Image]) -> Graph:

@@ -28,18 +28,18 @@ CHIP = {"xbar": 16, "xbars_per_core": 24, "cores": 40}
 
 
 def every_kind() -> onnx.ModelProto:
-    """A layer by line, one in matrices with its activation, one on the vector unit, a fully connected one."""
+    """A layer by line, one in matrices of whole tiles, one on the vector unit, a fully connected one."""
     nodes = [
         node("GlobalAveragePool", "x", "mean"),
-        node("Conv", "mean g", "whole", name="folded"),
-        node("Relu", "whole", "folded"),
+        node("ConvTranspose", "mean g", "whole", name="enlarged"),
+        node("Relu", "whole", "clipped"),
         node("Conv", "x w", "line", name="by_line", pads=[1, 1, 1, 1]),
-        node("Mul", "line folded", "gated"),
+        node("Mul", "line clipped", "gated"),
         node("Conv", "gated d", "depthwise", name="read_channel_vector", group=20, pads=[1, 0, 0, 1]),
         node("Flatten", "depthwise", "flat"),
         node("Gemm", "flat m", "y"),
     ]
-    constants = {"w": random(20, 3, 3, 3), "g": random(20, 3, 1, 1), "d": random(20, 1, 2, 2), "m": random(720, 36)}
+    constants = {"w": random(20, 3, 3, 3), "g": random(3, 20, 6, 6), "d": random(20, 1, 2, 2), "m": random(720, 36)}
     return make_model(nodes, {"x": (1, 3, 6, 6)}, {"y": 2}, constants)
 
 
@@ -62,7 +62,7 @@ def stored(model: onnx.ModelProto, strategy: str, tmp_path_factory: pytest.TempP
 
 def test_the_model_has_layers_of_every_kind(model: onnx.ModelProto):
     decided = {name: layer.kind for name, layer in passes(model, mapping="rows", **CHIP).decision.layers.items()}
-    assert decided == {"folded": "kernel", "line": "line", "depthwise": "vector", "y": "fully_connected"}
+    assert decided == {"whole": "kernel", "line": "line", "depthwise": "vector", "y": "fully_connected"}
 
 
 # The text

@@ -558,9 +558,12 @@ def test_layers_share_cores_where_each_cannot_have_its_own():
     check(model, tolerance=1e-4, **chip)
 
 
-@pytest.mark.parametrize("cores", [3, 5, 200])
+@pytest.mark.parametrize("cores", [3, 5])
 def test_a_fully_connected_layer_takes_wide_products(cores: int):
-    """40 inputs of 4 pixels by 70 outputs on crossbars of 16x16 with kernel unfolding: 12 x 5 products at least."""
+    """40 inputs of 4 pixels by 70 outputs on crossbars of 16x16 with kernel unfolding: 12 x 5 products at least.
+
+    On a chip with idle cores, they take narrow ones.
+    """
     nodes = [node("Conv", "x k", "c"), node("Flatten", "c", "t"), node("Gemm", "t w b")]
     constants = {"k": random(40, 3, 1, 1), "w": random(160, 70), "b": random(70)}
     model = make_model(nodes, {"x": (1, 3, 2, 2)}, {"y": 2}, constants)
