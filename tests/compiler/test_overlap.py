@@ -218,7 +218,7 @@ def test_stages_are_chosen_by_simulated_times(objective: Any, monkeypatch: pytes
     monkeypatch.setattr(stage_search, "simulate_figure", record)
     programs = [raptor.compile(model, overlap=most, **options) for most in (1, 4)]
     before_ns, after_ns = (program.simulate(mode="throughput").interval_ns or 0.0 for program in programs)
-    assert 2 < len(figures) <= 1 + stage_search.SIMULATED
+    assert 2 < len(figures) <= 1 + stage_search.MOST_SIMULATED
     assert after_ns == pytest.approx(min(figures), rel=0.01)
     assert before_ns == pytest.approx(figures[0], rel=0.01)
     assert min(figures) < WORTH_STAGES * figures[0]
@@ -259,7 +259,7 @@ def test_stages_that_gain_nothing_are_left_out(model: Any, tmp_path: Path, monke
     """If each program with stages is worse, or needs more local memory than there is, the bytes are as without."""
     before = saved(raptor.compile(model, **CHIP), tmp_path / "before")
     for name, worse in (("slower", (1.0, 0)), ("larger", (-1.0, 1))):
-        figures = Mock(side_effect=[(0.0, 0)] + [worse] * stage_search.SIMULATED)
+        figures = Mock(side_effect=[(0.0, 0)] + [worse] * stage_search.MOST_SIMULATED)
         monkeypatch.setattr(stage_search, "simulate_figure", figures)
         after = saved(raptor.compile(model, overlap=4, **CHIP), tmp_path / name)
         streams = sorted(p.name for p in before.glob("core_*"))
