@@ -23,6 +23,9 @@ from raptor.tools.quantise.ort_quantizer import OrtSession
 from raptor.tools.quantise.qdq_pairs import QdqModel
 from validator.accuracy.labelled_data import read_labelled_data
 
+_MOVES = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+"""Operators that only move elements, which the quantiser may leave behind the last DequantizeLinear of an output."""
+
 
 def find_model_states(model: ModelProto, given: Mapping[str, str]) -> tuple[StatePair, ...]:
     """Returns the states of a float model. `given`: output by input, or `AUTOMATIC`.
@@ -97,11 +100,20 @@ def share_state_scales(model: ModelProto, states: Sequence[StatePair]) -> dict[s
 
     States that are floats before and after quantisation are left out. `model`: the QDQ model with other scales.
     """
-    found, pairs = QdqModel(model), {pair.tensor: pair for pair in QdqModel(model).pairs()}
-    scales = dict[str, list[dict[str, Any]]]()
+    found = QdqModel(model)
+    pairs = {pair.restored: pair for pair in found.pairs()}
+    inputs, scales = {pair.source for pair in pairs.values()}, dict[str, list[dict[str, Any]]]()
     for state in states:
-        if state.input in pairs and state.output in pairs:
-            names = pairs[state.output].quantise.input[1:3]
+        made = pairs.get(_find_restored(found, state.output))
+        if state.input in inputs and made is not None:
+            names = made.quantise.input[1:3]
             scale, zero = (numpy_helper.to_array(found.constants[name]) for name in names)
             scales[state.input] = [{"scale": scale, "zero_point": zero}]
     return scales
+
+
+def _find_restored(model: QdqModel, name: str) -> str:
+    """Returns the dequantised tensor with the elements of an output of the model, which may be the output itself."""
+    while (node := model.producers.get(name)) is not None and node.op_type in _MOVES:
+        name = node.input[0]
+    return name

@@ -12,7 +12,7 @@ import raptor
 from raptor.common.errors import UserError
 from raptor.tools.quantise.qdq_pairs import QdqModel
 from tests.stateful_models import cached_convolution, elman_step, recurrent_step
-from tests.tiny_models import Array
+from tests.tiny_models import Array, node
 from validator.validate import validate
 
 CHIP: dict[str, Any] = {"cores": 8, "states": "auto", "resident_constants": True}
@@ -36,19 +36,38 @@ def quantised(model: ModelProto, **options: Any) -> raptor.Quantisation:
     return raptor.quantize(model, **{"states": "auto", "samples": 8, **options})
 
 
+def growing(folder: Path, shape: tuple[int, ...]) -> Path:
+    """Writes a sequence whose last step makes the largest state, which no step of the sequence reads."""
+    factors = np.arange(1, 9).reshape(8, *[1] * len(shape))
+    np.savez(folder / "data.npz", x=factors * np.random.default_rng(6).standard_normal((8, *shape)))
+    return folder / "data.npz"
+
+
 @pytest.mark.parametrize("scheme", ["s8s8", "u8s8", "pow2"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_quantised_state_stays_on_the_chip(name: str, scheme: str, tmp_path: Path):
-    shape = (1, 5, 1) if name == "cache" else (1, 6)
-    growing = np.arange(1, 9).reshape(8, *[1] * len(shape)) * np.random.default_rng(6).standard_normal((8, *shape))
-    np.savez(tmp_path / "data.npz", x=growing)  # the last step has the largest state, which no step of the data reads
-    made = quantised(MODELS[name], scheme=scheme, data=tmp_path / "data.npz")
+    data = growing(tmp_path, (1, 5, 1) if name == "cache" else (1, 6))
+    made = quantised(MODELS[name], scheme=scheme, data=data)
     assert (made.report.snr_db or 0) > 25
     found = scales(made)
     states = ("cache", "cache_out") if name == "cache" else ("h0", "hn")
     assert found[states[0]] == found[states[1]]
     out = raptor.compile(onnx.load_from_string(made.onnx_bytes), **CHIP).save(tmp_path / "out")
     assert validate(out, samples=12).verdict == "pass"
+
+
+def test_a_state_that_is_an_output_and_read_again(tmp_path: Path):
+    """The quantiser leaves the Identity that names the output behind the DequantizeLinear of what other nodes read."""
+    cell = elman_step()
+    nodes = [*cell.graph.node]
+    for each in nodes:
+        each.input[:] = ["inner" if name == "hn" else name for name in each.input]
+        each.output[:] = ["inner" if name == "hn" else name for name in each.output]
+    cell.graph.node.append(node("Identity", "inner", "hn"))
+    made = quantised(cell, data=growing(tmp_path, (1, 6)))
+    found = scales(made)
+    assert found["h0"] == found["inner"]
+    assert raptor.compile(onnx.load_from_string(made.onnx_bytes), **CHIP)
 
 
 def test_without_the_option_a_state_has_two_scales():
