@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_option
@@ -20,7 +20,7 @@ from raptor.frontend.state_pairs import find_pair_fault, recognise_states
 from raptor.graph.residency import StatePair
 from raptor.tools.quantise.calibration_data import Sample, SampledInput, check_samples, random_samples
 from raptor.tools.quantise.ort_quantizer import OrtSession
-from raptor.tools.quantise.qdq_pairs import QdqModel
+from raptor.tools.quantise.qdq_pairs import DQ, Q, QdqModel, QdqPair
 from validator.accuracy.labelled_data import read_labelled_data
 
 _MOVES = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
@@ -98,22 +98,62 @@ def _read_sequences(
 def share_state_scales(model: ModelProto, states: Sequence[StatePair]) -> dict[str, list[dict[str, Any]]]:
     """Returns scale and zero point of each state input: those of its output, in the form of `TensorQuantOverrides`.
 
-    States that are floats before and after quantisation are left out. `model`: the QDQ model with other scales.
+    States of which not both ends are quantised are left out. `model`: the QDQ model with other scales.
     """
-    found = QdqModel(model)
-    pairs = {pair.restored: pair for pair in found.pairs()}
-    inputs, scales = {pair.source for pair in pairs.values()}, dict[str, list[dict[str, Any]]]()
+    found, scales = QdqModel(model), dict[str, list[dict[str, Any]]]()
     for state in states:
-        made = pairs.get(_find_restored(found, state.output))
-        if state.input in inputs and made is not None:
+        given, made = _find_pairs(found, state)
+        if given is not None and made is not None:
             names = made.quantise.input[1:3]
             scale, zero = (numpy_helper.to_array(found.constants[name]) for name in names)
             scales[state.input] = [{"scale": scale, "zero_point": zero}]
     return scales
 
 
-def _find_restored(model: QdqModel, name: str) -> str:
-    """Returns the dequantised tensor with the elements of an output of the model, which may be the output itself."""
+def quantise_other_ends(model: ModelProto, states: Sequence[StatePair]) -> None:
+    """Quantises the ends of states that the quantiser has left in float beside a quantised other end, in place.
+
+    It quantises what layers with integers read or make: a state may be read by such a layer, and made by another.
+    """
+    for state in states:
+        given, made = _find_pairs(QdqModel(model), state)
+        if given is None and made is not None:
+            _quantise_input(model.graph, state.input, made.quantise)
+        elif given is not None and made is None:
+            _quantise_output(model.graph, state.output, given.quantise)
+
+
+def _quantise_input(graph: GraphProto, name: str, like: NodeProto) -> None:
+    restored = f"{name}_DequantizeLinear_Output"
+    for node in graph.node:
+        node.input[:] = [restored if given == name else given for given in node.input]
+    pair = [*_make_pair(name, restored, name, like), *graph.node]
+    del graph.node[:]
+    graph.node.extend(pair)
+
+
+def _quantise_output(graph: GraphProto, name: str, like: NodeProto) -> None:
+    made = f"{name}_QuantizeLinear_Input"
+    place = next(k for k, node in enumerate(graph.node) if name in node.output)
+    maker = graph.node[place]
+    maker.output[:] = [made if output == name else output for output in maker.output]
+    nodes = [*graph.node]
+    del graph.node[:]
+    graph.node.extend([*nodes[: place + 1], *_make_pair(made, name, name, like), *nodes[place + 1 :]])
+
+
+def _make_pair(source: str, restored: str, name: str, like: NodeProto) -> tuple[NodeProto, NodeProto]:
+    """Returns nodes that quantise a tensor, and dequantise its codes. `like`: a quantisation with the same scale."""
+    codes, scale = f"{name}_QuantizeLinear_Output", like.input[1:3]
+    quantise = helper.make_node(Q, [source, *scale], [codes], f"{name}_QuantizeLinear")
+    return quantise, helper.make_node(DQ, [codes, *scale], [restored], f"{name}_DequantizeLinear")
+
+
+def _find_pairs(model: QdqModel, state: StatePair) -> tuple[QdqPair | None, QdqPair | None]:
+    """Returns the quantisations of the input and of the output of a state; None if one is a float."""
+    pairs = [*model.pairs()]
+    given = next((pair for pair in pairs if pair.source == state.input), None)
+    name = state.output
     while (node := model.producers.get(name)) is not None and node.op_type in _MOVES:
         name = node.input[0]
-    return name
+    return given, next((pair for pair in pairs if pair.restored == name), None)

@@ -31,7 +31,12 @@ from raptor.tools.quantise.pow2_scales import round_scales_to_powers
 from raptor.tools.quantise.prepare_model import PreparedFloats, prepare_floats
 from raptor.tools.quantise.qdq_pairs import DQ, QdqModel, QdqPair
 from raptor.tools.quantise.quantisation import FloatNode, Quantisation, QuantisationReport, QuantisedLayer
-from raptor.tools.quantise.state_scales import find_model_states, make_step_samples, share_state_scales
+from raptor.tools.quantise.state_scales import (
+    find_model_states,
+    make_step_samples,
+    quantise_other_ends,
+    share_state_scales,
+)
 
 RANDOM_SAMPLES = 16
 """Default number of random samples. More samples hardly change the range of a normal input."""
@@ -151,6 +156,7 @@ def calibrate_model(
         base = _quantise_floats(prepared.proto, choice, samples, Path(folder))
         if scales := share_state_scales(base, states):
             base = _quantise_floats(prepared.proto, choice, samples, Path(folder), scales)
+        quantise_other_ends(base, states)
     origin = {"data": None if file is None else str(file), "seed": seed if file is None else None}
     return CalibratedModel(prepared, choice, samples, base, origin)
 
