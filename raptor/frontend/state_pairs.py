@@ -42,14 +42,16 @@ def find_states(
     reads; and if automatic recognition finds none.
     """
     pairs = [StatePair(*names) for names in (growing if given == AUTOMATIC else given).items()]
-    shapes = [{name: graph.tensors[name].shape for name in names} for names in (graph.inputs, graph.outputs)]
+    inputs, outputs = ({name: graph.tensors[name].shape for name in names} for names in (graph.inputs, graph.outputs))
     if given == AUTOMATIC:
         known = {name for names in growing.items() for name in names}
-        found = [pair for pair in _recognise(*shapes) if known.isdisjoint((pair.input, pair.output))]
-        pairs += found or (() if growing else _none_found(*shapes))
+        found = [pair for pair in _recognise(inputs, outputs) if known.isdisjoint((pair.input, pair.output))]
+        pairs += found or (() if growing else _none_found(inputs, outputs))
     read = {name for node in graph.nodes for name in node.inputs}
     for pair in pairs:
-        fault = find_pair_fault(*shapes, pair) or _type_fault(graph.tensors[pair.input], graph.tensors[pair.output])
+        fault = find_pair_fault(inputs, outputs, pair) or _type_fault(
+            graph.tensors[pair.input], graph.tensors[pair.output]
+        )
         if fault is None and pair.input not in read:
             fault = f"no node reads {pair.input}, so it is no state"
         if fault is None and [p.output for p in pairs].count(pair.output) > 1:

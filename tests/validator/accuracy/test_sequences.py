@@ -19,6 +19,12 @@ SEQUENCES, STEPS = 4, 5
 CHIP: dict[str, Any] = {"cores": 4, "xbar": 16, "states": "auto"}
 
 
+def write(folder: Path, arrays: dict[str, Any]) -> Path:
+    """Writes the arrays of labelled data; returns the file."""
+    np.savez(folder / "data.npz", **arrays)
+    return folder / "data.npz"
+
+
 def step_classes(model: ModelProto, frames: Array, first: Array) -> Array:
     """Returns the class of each step, [steps], by onnxruntime with states of its own."""
     session, hidden, found = create_session(model.SerializeToString(), Path("step.onnx")), first, list[int]()
@@ -53,8 +59,8 @@ def test_each_step_begins_with_the_state_of_the_one_before(step: ModelProto, out
         ]
     )
     assert (wanted != alone).any(), "states change no class"
-    np.savez(tmp_path / "data.npz", x=FRAMES, y=wanted, **({"h0": FIRST} if given else {}))
-    report = measure_accuracy(out, tmp_path / "data.npz")
+    data = write(tmp_path, {"x": FRAMES, "y": wanted, **({"h0": FIRST} if given else {})})
+    report = measure_accuracy(out, data)
     assert report.top1 == report.chips[0].agreement == 1
     assert report.reference is not None
     assert report.reference.top1 == 1
@@ -94,8 +100,8 @@ def test_ranges_of_converters_cover_all_steps(tmp_path: Path):
     np.savez(tmp_path / "first.npz", x=frame)
     settings = {"adc_bits": "4", "adc_range": "calibrated"}
     seen, first = (
-        measure_accuracy(out, tmp_path / "data.npz", crossbar="sliced", settings=settings, **given)
-        for given in ({}, {"calibration_data": tmp_path / "first.npz"})
+        measure_accuracy(out, tmp_path / "data.npz", crossbar="sliced", settings=settings, calibration_data=data)
+        for data in (None, tmp_path / "first.npz")
     )
     assert [layer.snr_db for layer in seen.layers] != [layer.snr_db for layer in first.layers]
 
@@ -112,6 +118,6 @@ def test_ranges_of_converters_cover_all_steps(tmp_path: Path):
     ],
 )
 def test_wrong_sequences_are_refused(out: Path, tmp_path: Path, arrays: dict[str, Array], message: str):
-    np.savez(tmp_path / "data.npz", **arrays)
+    data = write(tmp_path, arrays)
     with pytest.raises(UserError, match=message):
-        measure_accuracy(out, tmp_path / "data.npz")
+        measure_accuracy(out, data)
