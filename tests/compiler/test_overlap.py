@@ -18,6 +18,7 @@ import raptor
 from raptor.common.errors import UserError, VerifyError
 from raptor.compiler import stage_search
 from raptor.compiler.analysis.explain import explain
+from raptor.mapping.scheduling import sample_stages
 from raptor.mapping.scheduling.order_selection import StepOrder
 from raptor.mapping.scheduling.sample_stages import WORTH_STAGES, StageOrder, named_stages
 from raptor.pim import sample_versions
@@ -227,6 +228,7 @@ def test_stages_are_chosen_by_simulated_times(objective: Any, monkeypatch: pytes
 def test_nothing_is_simulated_where_no_stages_can_gain(monkeypatch: pytest.MonkeyPatch):
     """If the port, or a core, works nearly all the time, stages are not tried."""
     monkeypatch.setattr(stage_search, "simulate_figure", Mock(side_effect=AssertionError))
+    monkeypatch.setattr(sample_stages, "modulo_stages", Mock(side_effect=AssertionError))
     chain = models.build("lenet5", seed=0)
     raptor.compile(chain, cores=1, xbars_per_core=2000, overlap=4)
 
