@@ -117,9 +117,7 @@ def quantize_command(
     given: dict[str, Any] = {
         "data": data,
         "scheme": SCHEME.parse(scheme),
-        "per_channel": per_channel,
-        "seed": seed,
-        "samples": samples,
+        **{"per_channel": per_channel, "seed": seed, "samples": samples},
         "states": STATES.parse("states", state) if state else None,
         **inputs,
     }
