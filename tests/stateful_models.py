@@ -57,6 +57,23 @@ def recurrent_step(op_type: str, inputs: int = 6, hidden: int = 8) -> ModelProto
     return model(nodes, shapes, {"y": (1, 3), **dict.fromkeys(ends, (1, 1, hidden))}, constants)
 
 
+def elman_step(inputs: int = 6, hidden: int = 12, activation: str = "Relu") -> ModelProto:
+    """One step of a recurrent layer of two dense layers, whose state is read by another one."""
+    nodes = [
+        node("MatMul", "x w0", "a"),
+        node("MatMul", "h0 wh", "b"),
+        node("Add", "a b", "c"),
+        node("Add", "c bias", "d"),
+        node(activation, "d", "hn"),
+        node("MatMul", "hn w1", "y"),
+    ]
+    constants = {
+        **{"w0": random(inputs, hidden, seed=1) / 2, "wh": random(hidden, hidden, seed=2) / 4},
+        **{"bias": random(hidden, seed=3) / 3, "w1": random(hidden, 3, seed=4) / 3},
+    }
+    return model(nodes, {"x": (1, inputs), "h0": (1, hidden)}, {"y": (1, 3), "hn": (1, hidden)}, constants)
+
+
 def cached_convolution(channels: int = 5, taps: int = 3, dilation: int = 2) -> ModelProto:
     """A causal convolution of one frame: the cache has the frames before."""
     kept = (taps - 1) * dilation

@@ -50,6 +50,7 @@ from raptor.tools.repair.chip_writer import make_size
 from raptor.tools.repair.draw_defects import DefectRates, draw_chip
 from tests.decoder_models import plain_decoder
 from tests.oversized_models import dense
+from tests.stateful_models import elman_step
 from tests.tiny_models import make_model, node, random
 from tests.tools.reporting.measured import measured
 from validator.accuracy import measure
@@ -145,6 +146,7 @@ COMMANDS = {
             "--xbars-per-core": ("--xbars-per-core", "8"),
         },
     ),
+    "quantize: states": Command(("quantize", "step.onnx", "--samples", "2"), {"--state": ("--state", "auto")}),
     "validate": Command(
         ("validate", "out"),
         {
@@ -565,6 +567,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "x.npy", np.ones((1, 4, 6, 6), np.float32))
     onnx.save(dense(8, 40), str(folder / "wide.onnx"))
     onnx.save(line_of_pixels(), str(folder / "prune.onnx"))
+    onnx.save(elman_step(), str(folder / "step.onnx"))
     raptor.quantize(dense(6, 3), samples=1).save(folder / "int8.onnx")
     raptor.compile(folder / "int8.onnx", xbar=16, cores=2).save(folder / "int8")
     raptor.compile(folder / "int8.onnx", xbar=16, cores=2, trimmable=True).save(folder / "die")

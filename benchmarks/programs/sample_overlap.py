@@ -1,8 +1,8 @@
 """Measure what stages gain, in which cores work on several samples, for docs/how-to/memory.md: `make bench-overlap`.
 
-Each model is compiled for throughput, on the preset `bench`, and again by the same mapping with stages. Both programs
-are simulated; the one with stages is validated over as many samples as it has stages, and four more. A kind of inputs
-that float32 computes too coarsely fails by both programs alike, which is right, too.
+Each model is compiled for throughput, on the preset `bench`, with samples apart and with stages. Both programs are
+simulated; the one with stages is validated over as many samples as it has stages, and four more. A kind of inputs that
+float32 computes too coarsely fails by both programs alike, which is right, too.
 """
 
 import argparse
@@ -38,6 +38,7 @@ MODELS: Mapping[str, Callable[[], ModelProto]] = {
     "bert_base": partial(models.build, "bert_tiny", seed=0, **BERT_BASE),
     "resnet20": resnet20,
     "resnet20, int8": partial(quantised, resnet20),
+    "resnet18, int8": partial(quantised, partial(models.build, "resnet18", seed=0)),
 }
 COLUMNS = (
     *("model", "mapping", "cores", "interval, us", "with stages", "of the bound", "with stages", "stages"),
@@ -47,6 +48,7 @@ CHIPS: Mapping[str, Mapping[str, Any]] = {
     "bert_base": {"cores": 144, "xbars_per_core": 96},
     "resnet20": {"cores": 400},
     "resnet20, int8": {"cores": 400, "resident_constants": True},
+    "resnet18, int8": {"resident_constants": True},
 }
 """Options of models for which the chip of 200 cores is too small or too large."""
 AFTER_STAGES = 4
@@ -80,11 +82,11 @@ def find_failures(folder: Path, samples: int) -> set[str]:
 
 def compare(name: str, folder: Path, most: int, options: Mapping[str, Any]) -> tuple[list[str], bool]:
     """Returns the cells of a line, and whether the program with at most `most` stages is right."""
-    model, stored = MODELS[name](), folder / "mapping.json"
-    chip: dict[str, Any] = {"arch": "bench", "cores": 200, **CHIPS.get(name, {})}
-    before = measure(raptor.compile(model, emit_mapping=stored, overlap=1, **chip, **options), folder / "before")
-    program = raptor.compile(model, mapping=stored, overlap=most, **chip)
-    after = measure(program, folder / "out")
+    model, chip = MODELS[name](), {"arch": "bench", "cores": 200, **CHIPS.get(name, {})}
+    before, after = (
+        measure(raptor.compile(model, overlap=stages, **chip, **options), folder / out)
+        for stages, out in ((1, "before"), (most, "out"))
+    )
     samples = after.stages + AFTER_STAGES
     failed = find_failures(folder / "out", samples)
     passed = not failed or ("image" not in failed and failed == find_failures(folder / "before", samples))

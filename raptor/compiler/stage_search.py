@@ -4,9 +4,9 @@ The estimate of the list schedule alone is not enough: copies of older values de
 order with stages is worse than the one without, which therefore is a candidate.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-from operator import itemgetter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from raptor import spatial
@@ -24,8 +24,25 @@ from raptor.spatial import Schedule
 from raptor.spatial.scheduling.list_schedule import ScheduleProblem
 from raptor.target.arch import Target
 
-SIMULATED = 4
-"""Number of orders with stages that are simulated, those of the shortest estimated intervals."""
+FEWEST_SIMULATED, MOST_SIMULATED, SIMULATED_STEPS = 4, 24, 400_000
+"""Number of orders with stages that are simulated, those of the shortest estimated intervals.
+
+The more for a small program, as long as all together have at most `SIMULATED_STEPS` steps: there, estimates are off by
+a tenth or two.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedCandidate:
+    """A decision with stages, and its estimated interval in ns.
+
+    program: virtual core and core of the computes, order and stages of the steps. Decisions that differ in the order of
+    one sample alone may have equal ones.
+    """
+
+    interval_ns: float
+    done: Completed
+    program: tuple[tuple[int, ...], ...]
 
 
 def overlap_samples(
@@ -44,19 +61,24 @@ def overlap_samples(
     if not _is_streamed(done):
         raise UserError(f"{spell_option('overlap', most)}: only for mappings in which lines of images stream")
     bases = [done, *filter(_is_streamed, others)]
-    candidates = [candidate for base in bases for candidate in _list_candidates(base, arch, most)]
+    candidates = {found.program: found for base in bases for found in _list_candidates(base, arch, most)}
     if not candidates:
         return done
     best, (first, most_over) = done, simulate_figure(done, arch, backend, objective)
     least = WORTH_STAGES * first
-    for _, candidate in sorted(candidates, key=itemgetter(0))[:SIMULATED]:
+    for candidate in sorted(candidates.values(), key=attrgetter("interval_ns"))[: _count_simulated(candidates)]:
         try:
-            figure, over = simulate_figure(candidate, arch, backend, objective)
+            figure, over = simulate_figure(candidate.done, arch, backend, objective)
         except CapacityError:
             continue  # versions of values beyond the memory_size of the architecture file
         if figure < least and over <= most_over:
-            best, least = candidate, figure
+            best, least = candidate.done, figure
     return best
+
+
+def _count_simulated(programs: Iterable[tuple[tuple[int, ...], ...]]) -> int:
+    steps = max(max(map(len, program)) for program in programs)
+    return min(max(SIMULATED_STEPS // steps, FEWEST_SIMULATED), MOST_SIMULATED)
 
 
 def _is_streamed(done: Completed) -> bool:
@@ -64,8 +86,8 @@ def _is_streamed(done: Completed) -> bool:
     return isinstance(flow, LineFlow) and flow.streamed
 
 
-def _list_candidates(done: Completed, arch: Target, most: int) -> list[tuple[float, Completed]]:
-    """Returns estimated intervals in ns and the decision with different stages, the shortest intervals first."""
+def _list_candidates(done: Completed, arch: Target, most: int) -> list[StagedCandidate]:
+    """Returns the decision with different stages, the shortest estimated intervals first."""
     # By the times of another chip, a core or the port may seem to work all the time, so that stages gain nothing.
     decision = replace(done.mapped.decision, pace="own")
     flow = decision.flow
@@ -75,9 +97,9 @@ def _list_candidates(done: Completed, arch: Target, most: int) -> list[tuple[flo
     if not placed.cores:
         return []
     problem = ScheduleProblem.from_graph(arch, placed, range(len(placed.cores)))
-    base, candidates = StepOrder(flow.patience_ns, flow.sample), list[tuple[float, Completed]]()
+    base, candidates = StepOrder(flow.patience_ns, flow.sample), list[StagedCandidate]()
     found = list_staged_orders(problem.work(), base, problem.stage_rules(), problem.version_ns(), most)
-    for staged in found[:SIMULATED]:
+    for staged in found[:MOST_SIMULATED]:
         name = staged.name
         split = StageSplit(name.interval_ns, name.order.patience_ns, name.order.sample, name.method)
         known = PassResults()
@@ -86,7 +108,8 @@ def _list_candidates(done: Completed, arch: Target, most: int) -> list[tuple[flo
         order, stages = tuple(staged.order.tolist()), tuple(staged.stage.tolist())
         known.put(spatial.schedule, Schedule(placed, problem.fetched, order, stages))
         mapped = replace(done.mapped, decision=replace(decision, flow=replace(flow, stages=split)))
-        candidates.append((staged.interval_ns, Completed(mapped, known)))
+        program = partition.cores, placed.cores, order, stages
+        candidates.append(StagedCandidate(staged.interval_ns, Completed(mapped, known), program))
     return candidates
 
 

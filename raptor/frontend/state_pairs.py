@@ -2,9 +2,10 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import NoReturn
 
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_option
@@ -13,6 +14,8 @@ from raptor.graph.ir import Graph, Tensor
 from raptor.graph.residency import StatePair
 from raptor.target.chip_elements import ElementCoding
 
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shapes of the inputs or of the outputs of a model, by name."""
 _TOKEN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ENDS = {
     *("in", "out", "n", "next", "new", "prev", "previous", "past", "present"),
@@ -39,13 +42,16 @@ def find_states(
     reads; and if automatic recognition finds none.
     """
     pairs = [StatePair(*names) for names in (growing if given == AUTOMATIC else given).items()]
+    inputs, outputs = ({name: graph.tensors[name].shape for name in names} for names in (graph.inputs, graph.outputs))
     if given == AUTOMATIC:
         known = {name for names in growing.items() for name in names}
-        found = [pair for pair in _recognise(graph) if known.isdisjoint((pair.input, pair.output))]
-        pairs += found or _none_found(graph, growing)
+        found = [pair for pair in _recognise(inputs, outputs) if known.isdisjoint((pair.input, pair.output))]
+        pairs += found or (() if growing else _none_found(inputs, outputs))
     read = {name for node in graph.nodes for name in node.inputs}
     for pair in pairs:
-        fault = _name_fault(graph, pair) or _type_fault(graph.tensors[pair.input], graph.tensors[pair.output])
+        fault = find_pair_fault(inputs, outputs, pair) or _type_fault(
+            graph.tensors[pair.input], graph.tensors[pair.output]
+        )
         if fault is None and pair.input not in read:
             fault = f"no node reads {pair.input}, so it is no state"
         if fault is None and [p.output for p in pairs].count(pair.output) > 1:
@@ -55,21 +61,27 @@ def find_states(
     return tuple(sorted(pairs, key=lambda pair: graph.inputs.index(pair.input)))
 
 
-def _name_fault(graph: Graph, pair: StatePair) -> str | None:
-    for name, known, what in ((pair.input, graph.inputs, "input"), (pair.output, graph.outputs, "output")):
+def recognise_states(inputs: Shapes, outputs: Shapes) -> list[StatePair]:
+    """Returns the states that names tell, of a model with these inputs and outputs. Raises `UserError` if none is."""
+    return _recognise(inputs, outputs) or _none_found(inputs, outputs)
+
+
+def find_pair_fault(inputs: Shapes, outputs: Shapes, pair: StatePair) -> str | None:
+    """Returns why two names are no state of a model with these inputs and outputs; None if they may be one."""
+    for name, known, what in ((pair.input, inputs, "input"), (pair.output, outputs, "output")):
         if name not in known:
             return f"the model has no {what} {name}; it has {', '.join(known)}"
+    if inputs[pair.input] != outputs[pair.output]:
+        return f"the input is {list(inputs[pair.input])}, and the output {list(outputs[pair.output])}"
     return None
 
 
 def _type_fault(before: Tensor, after: Tensor) -> str | None:
-    """Returns why a tensor cannot take the place of another; None if it can."""
-    if before.shape != after.shape:
-        return f"the input is {list(before.shape)}, and the output {list(after.shape)}"
+    """Returns why a tensor cannot take the place of another of its shape; None if it can."""
     if before.element != after.element:
         return f"the input is {before.element} on the chip, and the output {after.element}"
     if _without_range(before.coding) != _without_range(after.coding):
-        return "input and output have other scales or types; quantise both alike"
+        return "input and output have other scales or types; the same option of raptor quantize gives them one scale"
     return None
 
 
@@ -78,34 +90,27 @@ def _without_range(coding: ElementCoding | None) -> ElementCoding | None:
     return coding and replace(coding, low=None, high=None)
 
 
-def _recognise(graph: Graph) -> list[StatePair]:
+def _recognise(inputs: Shapes, outputs: Shapes) -> list[StatePair]:
     """Finds pairs by names such as past and present, h0 and hn, state and stateN, cache_in and cache_out."""
-    outputs = defaultdict[tuple[str, ...], list[str]](list)
-    for name in graph.outputs:
-        outputs[_key(name)].append(name)
-    inputs = defaultdict[tuple[str, ...], list[str]](list)
-    for name in graph.inputs:
-        inputs[_key(name)].append(name)
+    made, given = defaultdict[tuple[str, ...], list[str]](list), defaultdict[tuple[str, ...], list[str]](list)
+    for name in outputs:
+        made[_key(name)].append(name)
+    for name in inputs:
+        given[_key(name)].append(name)
     return [
-        StatePair(names[0], outputs[key][0])
-        for key, names in inputs.items()
-        if len(names) == len(outputs[key]) == 1 and _is_state(names[0], outputs[key][0], key, graph)
+        StatePair(names[0], made[key][0])
+        for key, names in given.items()
+        if len(names) == len(made[key]) == 1
+        and inputs[names[0]] == outputs[made[key][0]]
+        and {*key, *_words(names[0]), *_words(made[key][0])} & _STATE_WORDS
     ]
 
 
-def _none_found(graph: Graph, growing: Mapping[str, str]) -> list[StatePair]:
-    """Returns no pairs. Raises `UserError` if there are no states that grow either."""
-    if not growing:
-        raise UserError(
-            f"{spell_option('states')} auto: no output has the name and the shape of an input's next value. Inputs: "
-            f"{_listed(graph.inputs, graph)}; outputs: {_listed(graph.outputs, graph)}; name pairs as input=output"
-        )
-    return []
-
-
-def _is_state(given: str, made: str, key: Sequence[str], graph: Graph) -> bool:
-    words = {*key, *_words(given), *_words(made)}
-    return bool(words & _STATE_WORDS) and graph.tensors[given].shape == graph.tensors[made].shape
+def _none_found(inputs: Shapes, outputs: Shapes) -> NoReturn:
+    raise UserError(
+        f"{spell_option('states')} auto: no output has the name and the shape of an input's next value. Inputs: "
+        f"{_listed(inputs)}; outputs: {_listed(outputs)}; name pairs as input=output"
+    )
 
 
 def _key(name: str) -> tuple[str, ...]:
@@ -119,5 +124,5 @@ def _words(name: str) -> list[str]:
     return [word.lower() for word in _TOKEN.findall(name)]
 
 
-def _listed(names: Iterable[str], graph: Graph) -> str:
-    return ", ".join(f"{name} {list(graph.tensors[name].shape)}" for name in names)
+def _listed(shapes: Shapes) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())

@@ -119,7 +119,8 @@ class _Rewriter:
             return Constant(drop_repetitions(values.reshape(image.rows, image.width, image.channels)))
 
         operands = tuple(o if isinstance(o, int) else in_place(o) for o in operator.operands)
-        self._add_moved(node, self._add(node, replace(operator, operands=operands), inputs, image), move)
+        result = self._add(node, replace(operator, operands=operands), inputs, image, self.tensors[node.output])
+        self._add_moved(node, result, move)
 
     def _add_moved(self, node: Node, name: str, move: Move) -> None:
         """Adds the move that makes the result of a node of a tensor in place."""
@@ -179,9 +180,11 @@ class _Rewriter:
         cut = Move(np.arange(channels).reshape(width, image.channels))
         self.nodes.append(replace(node, operator=cut, inputs=(pooled,)))
 
-    def _add(self, node: Node, operator: Operator, inputs: tuple[str, ...], image: Image) -> str:
-        """Adds a node with a new tensor, of the element type of its first operand. Returns the name of the tensor."""
-        given = self.tensors[inputs[0]]
+    def _add(
+        self, node: Node, operator: Operator, inputs: tuple[str, ...], image: Image, like: Tensor | None = None
+    ) -> str:
+        """Adds a node with a new tensor, of the elements of `like` or of its first operand. Returns its name."""
+        given = like or self.tensors[inputs[0]]
         name = f"{node.output}.in_place{len(self.nodes)}"
         self.tensors[name] = replace(given, name=name, shape=image.shape, image=image, in_model=False)
         self.nodes.append(Node(node.name, node.op_type, operator, inputs, name))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from tests.stateful_models import Reference, model
 from tests.tiny_models import Array, node, random
 from validator.execution.stepped_run import SteppedRun
 from validator.load.output_directory import load_output
+from validator.validate import validate
 
 QUICK = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck), derandomize=True)
 LONG = settings(QUICK, max_examples=1000)
@@ -114,6 +116,17 @@ def steps_agree(case: tuple[ModelProto, dict[str, str]], options: dict[str, Any]
             np.testing.assert_allclose(found[name] / scale, array / scale, atol=1e-4, err_msg=f"step {number}: {name}")
 
 
+def quantised_steps_agree(
+    case: tuple[ModelProto, dict[str, str]], scheme: Any, options: dict[str, Any], folder: Any
+) -> None:
+    """Quantises a model with its states, and steps through it beside the definition of its integers."""
+    proto, pairs = case
+    quantised = onnx.load_from_string(raptor.quantize(proto, states=pairs, scheme=scheme, samples=6).onnx_bytes)
+    program = raptor.compile(quantised, states=pairs, **options)
+    report = validate(program.save(folder, stream_format="pim", weight_format="npz", force=True), samples=5)
+    assert report.passed, f"{report.verdict} at {report.first_deviation}"
+
+
 OPTIONS = st.fixed_dictionaries(
     {
         "mapping": st.sampled_from(["rows", "rows", "raptor", "pixelwise"]),
@@ -129,6 +142,12 @@ OPTIONS = st.fixed_dictionaries(
 @given(case=stateful(), options=OPTIONS)
 def test_random_states(case: tuple[ModelProto, dict[str, str]], options: dict[str, Any], tmp_path_factory: Any):
     steps_agree(case, options, tmp_path_factory.getbasetemp() / "random")
+
+
+@QUICK
+@given(case=stateful(), scheme=st.sampled_from(["s8s8", "u8s8", "pow2"]), options=OPTIONS)
+def test_random_states_of_integers(case: Any, scheme: str, options: dict[str, Any], tmp_path_factory: Any):
+    quantised_steps_agree(case, scheme, options, tmp_path_factory.getbasetemp() / "random")
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """States and constants that stay on the chip: values from step to step, against onnxruntime with its own states."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from onnx import ModelProto
 
 import raptor
 from raptor.common.errors import UserError
+from raptor.compiler.analysis.explain import explain
 from raptor.integrations.onnxruntime_session import InferenceSession
 from raptor.target import isa
 from tests.stateful_models import (
@@ -151,3 +153,19 @@ def test_a_row_that_nothing_reads_is_held(tmp_path: Path):
     (state,) = program.resident.states
     rows = {row for tile in state.tiles for row in range(*tile.region.rows)}
     assert rows == set(range(5))
+
+
+@pytest.mark.parametrize("name", ["gru", "cache"])
+def test_an_explanation_tells_what_states_on_the_chip_gain(name: str, tmp_path: Path):
+    """The step with states on the chip is within the bounds that the program without them tells."""
+    proto, pairs = MODELS[name]
+    alone = raptor.compile(proto, cores=12, xbar=16)
+    told = [line for line in explain(alone.save(tmp_path / "alone")).advice if "can stay on the chip" in line]
+    assert len(told) == 1
+    least_us, latency_us = (float(text) for text in re.findall(r"([\d.]+) us", told[0]))
+    kept = raptor.compile(proto, cores=12, xbar=16, states=pairs)
+    step_ns = kept.simulate(mode="throughput").interval_ns or 0.0
+    assert 1e3 * least_us <= 1.02 * step_ns
+    assert step_ns < 1e3 * latency_us
+    assert f"shorter by {1 - least_us / latency_us:.0%} at most" in told[0]
+    assert not [line for line in explain(kept.save(tmp_path / "kept")).advice if "can stay on the chip" in line]

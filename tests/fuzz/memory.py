@@ -18,7 +18,7 @@ import raptor
 from raptor.common.errors import CapacityError, UserError
 from tests.all_graphs.builder import TOLERANCE
 from tests.all_graphs.cases import Case, build
-from tests.compiler.test_random_states import stateful, steps_agree
+from tests.compiler.test_random_states import quantised_steps_agree, stateful, steps_agree
 from tests.fuzz import programs, quantised
 from tests.fuzz.campaign import BrokenError, Draw, Part
 from tests.fuzz.graphs import GROWN, chip
@@ -95,8 +95,12 @@ def tried(case: Case, number: int, folder: Path) -> None:
 
 
 def steps_tried(number: int, folder: Path) -> None:
-    """Runs a random model with states, on a chip with other options, step by step beside onnxruntime."""
+    """Runs a random model with states, on a chip with other options, step by step beside onnxruntime.
+
+    Models of odd seeds are quantised, and compared with the definition of their integers.
+    """
     rng = Random(f"states:{number}")
+    scheme = rng.choice(("s8s8", "u8s8", "pow2"))
     options: dict[str, Any] = {"mapping": rng.choice(("rows", "raptor", "pixelwise")), "cores": rng.randint(6, 24)}
     options |= {"xbar": rng.choice((8, 16, 32)), "xbars_per_core": 256, "resident_constants": rng.random() < 0.5}
 
@@ -104,11 +108,18 @@ def steps_tried(number: int, folder: Path) -> None:
     @hypothesis.settings(max_examples=3, database=None, deadline=None, phases=[hypothesis.Phase.generate])
     @hypothesis.given(stateful())
     def agree(case: Any) -> None:
-        steps_agree(case, options, folder / "out")
+        if number % 2:
+            quantised_steps_agree(case, scheme, options, folder / "out")
+        else:
+            steps_agree(case, options, folder / "out")
 
     np.random.seed(number)
     agree()
-    print("right: states", "and constants" if options["resident_constants"] else "alone")
+    print(
+        "right: states of",
+        "integers" if number % 2 else "floats",
+        "and constants" if options["resident_constants"] else "alone",
+    )
 
 
 def case(rng: Draw, folder: Path) -> str:

@@ -10,7 +10,7 @@ from onnx import ModelProto
 import raptor
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
-from raptor.graph.ir import Graph, Move, Pool, Softmax
+from raptor.graph.ir import Graph, Map, Move, Pool, Softmax
 from raptor.transforms.compose_gathers import compose_gathers
 from raptor.transforms.lift_to_2d import lift_to_2d
 from raptor.transforms.reduce_in_place import reduce_in_place
@@ -128,6 +128,32 @@ def test_a_mean_of_integers_is_pooled_in_place(tmp_path: Path):
     same_values(before, after)
     (pool,) = [n for n in after.nodes if isinstance(n.operator, Pool)]
     assert after.tensors[pool.inputs[0]].image.channels == 16
+    assert raptor.compile(model, arch="bench", cores=8).validate(samples=2).verdict == "pass"
+
+
+def test_a_softmax_that_is_quantised_has_the_type_of_its_codes():
+    """Between layers with integers: its codes are made in place, and are integers there, too."""
+    scale, zero = np.float32(0.05), np.array(3, np.uint8)
+    codes = np.random.default_rng(0).integers(-8, 8, (4, 3, 3)).astype(np.int8)
+    constants = {"s": scale, "z": zero, "w": codes, "w_zero": np.array(0, np.int8), "unit": np.float32(1 / 255)}
+    nodes = [
+        node("QuantizeLinear", "x s z", "q"),
+        node("DequantizeLinear", "q s z", "d"),
+        node("Softmax", "d", "p", axis=2),
+        node("QuantizeLinear", "p unit z", "r"),
+        node("DequantizeLinear", "r unit z", "y"),
+        node("QLinearConv", "q s z w s w_zero s z", "c", kernel_shape=[3], pads=[1, 1]),
+        node("DequantizeLinear", "c s z", "e"),
+    ]
+    for each in nodes:
+        each.name = each.output[0]
+    model = make_model(nodes, {"x": SIGNAL}, {"y": 3, "e": 3}, constants, opset=13)
+    after = reduce_in_place(laid_out(model))
+    assert not [n for n in after.nodes if isinstance(n.operator, Softmax)]
+    after.verify()
+    rounded = [n.output for n in after.nodes if isinstance(n.operator, Map) and n.operator.function == "round"]
+    assert [name for name in rounded if ".in_place" in name]
+    assert {after.tensors[name].element.kind for name in rounded} == {"int"}
     assert raptor.compile(model, arch="bench", cores=8).validate(samples=2).verdict == "pass"
 
 

@@ -4,7 +4,7 @@ import csv
 import math
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
@@ -36,18 +36,44 @@ class InputShape(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledData:
-    """Samples: arrays [n, ...], keyed by input, and labels [n], or None if there are none."""
+    """Samples: arrays [n, ...], keyed by input, and labels [n], or None if there are none.
+
+    steps: length of the samples if these are sequences of steps of a model with `states`, else None. Arrays of inputs
+    are then [n, steps, ...], those of states, their first values, [n, ...]; labels are [n], of the last steps, or
+    [n, steps].
+    """
 
     inputs: dict[str, Array]
     labels: npt.NDArray[np.int64] | None
+    steps: int | None = None
+    states: frozenset[str] = frozenset()
 
     @property
     def count(self) -> int:
         return len(next(iter(self.inputs.values())))
 
     def sample(self, number: int) -> dict[str, Array]:
-        """Returns the inputs of a sample."""
+        """Returns the inputs of a sample, for a sequence those of all its steps."""
         return {name: values[number] for name, values in self.inputs.items()}
+
+    def list_steps(self, number: int) -> list[dict[str, Array]]:
+        """Returns the inputs of each step of a sample; only the first one has states. Other samples have one step."""
+        sample = self.sample(number)
+        if self.steps is None:
+            return [sample]
+        first = {name: sample[name] for name in self.states & sample.keys()}
+        steps = [{name: values[k] for name, values in sample.items() if name not in first} for k in range(self.steps)]
+        return [steps[0] | first, *steps[1:]]
+
+    @property
+    def has_last_labels(self) -> bool:
+        """True if labels are those of the last steps of sequences, whose scores alone count."""
+        return self.steps is not None and self.labels is not None and self.labels.ndim == 1
+
+    @property
+    def scores(self) -> int:
+        """Number of steps whose scores count."""
+        return self.count if self.steps is None or self.has_last_labels else self.count * self.steps
 
 
 def digest_samples(data: LabelledData) -> set[bytes]:
@@ -71,36 +97,69 @@ class _UnfitDataError(Exception):
 
 
 def read_labelled_data(
-    path: Path, places: Sequence[InputShape], most: int | None = None, *, option: str = "--data"
+    path: Path,
+    places: Sequence[InputShape],
+    most: int | None = None,
+    *,
+    option: str = "--data",
+    states: Collection[str] = (),
 ) -> LabelledData:
     """Reads the first `most` samples. Raises `UserError` that names `option` for data that do not fit the inputs.
 
     An .npz file has an array `x` for the one input of the model, or arrays by the names of its inputs, and labels `y`.
-    A folder has `index.csv` with lines `FILE,LABEL`; each file is an .npy array for the one input.
+    A folder has `index.csv` with lines `FILE,LABEL`; each file is an .npy array for the one input. `states`: inputs
+    that stay on the chip, whose first values an .npz file may have, and which are zero otherwise. Arrays of the other
+    inputs may then have a second dimension, the steps of sequences.
     """
     try:
-        return _read_samples(path, places, most)
+        return _read_samples(path, places, most, frozenset(states))
     except _UnfitDataError as error:
         raise UserError(f"{option} {error}") from None
 
 
-def _read_samples(path: Path, places: Sequence[InputShape], most: int | None) -> LabelledData:
-    arrays = _from_folder(path, places, most) if path.is_dir() else _from_npz(path, places, most)
-    labels = arrays.pop(LABELS_NAME, None)
-    inputs = {place.name: _shaped(path, place, arrays[place.name])[:most] for place in places}
+def _read_samples(path: Path, places: Sequence[InputShape], most: int | None, states: frozenset[str]) -> LabelledData:
+    given = [place for place in places if place.name not in states]
+    arrays = _from_folder(path, given, most) if path.is_dir() else _from_npz(path, given, most, states)
+    labels, steps = arrays.pop(LABELS_NAME, None), _count_steps(path, given, arrays) if states else None
+    inputs = {
+        place.name: _shaped(path, place, arrays[place.name], None if place.name in states else steps)[:most]
+        for place in places
+        if place.name in arrays
+    }
     counts = {name: len(values) for name, values in inputs.items()}
     counts |= {} if labels is None else {LABELS_NAME: len(labels)}
     if len(set(counts.values())) != 1 or not next(iter(counts.values())):
         told = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
         _refuse(path, f"all arrays need as many samples, at least one, found {told}")
-    return LabelledData(inputs, None if labels is None else _labels(path, labels))
+    return LabelledData(inputs, None if labels is None else _labels(path, labels, steps), steps, states)
 
 
-def _from_npz(path: Path, places: Sequence[InputShape], most: int | None) -> dict[str, Array]:
+def _count_steps(path: Path, places: Sequence[InputShape], arrays: Mapping[str, Array]) -> int | None:
+    """Returns the length of the sequences if all arrays have a dimension more than samples of one step, else None."""
+    counts = {place.name: arrays[place.name].shape[1] for place in places if _is_sequence(place, arrays[place.name])}
+    if not counts:
+        return None
+    if len(counts) < len(places) or len(set(counts.values())) > 1 or not min(counts.values()):
+        told = ", ".join(f"{counts.get(place.name, 'none')} of {place.name!r}" for place in places)
+        _refuse(path, f"the sequences of all inputs need as many steps, at least one, found {told}")
+    return next(iter(counts.values()))
+
+
+def _is_sequence(place: InputShape, array: Array) -> bool:
+    return not _fits(place, array.shape[1:]) and _fits(place, array.shape[2:])
+
+
+def _fits(place: InputShape, shape: tuple[int, ...]) -> bool:
+    """Checks whether arrays of a shape are values of an input; their first axis may be missing if it is a batch."""
+    return shape == place.shape or (place.shape[:1] == (1,) and shape == place.shape[1:])
+
+
+def _from_npz(path: Path, places: Sequence[InputShape], most: int | None, states: frozenset[str]) -> dict[str, Array]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
             wanted = {p.name: "x" if len(places) == 1 and p.name not in members else p.name for p in places}
+            wanted |= {name: name for name in sorted(states & members.keys())}
             for name in wanted.values():
                 if name not in members:
                     _refuse(path, f"no array {name!r}; it has {', '.join(sorted(members)) or 'none'}")
@@ -155,21 +214,23 @@ def _one(folder: Path, name: str, place: InputShape) -> Array:
     return array.reshape(place.shape)
 
 
-def _shaped(path: Path, place: InputShape, array: Array) -> Array:
-    """Returns samples as [n, *shape]; their first axis may be missing if it is a batch of 1."""
+def _shaped(path: Path, place: InputShape, array: Array, steps: int | None) -> Array:
+    """Returns samples as [n, *shape], sequences as [n, steps, *shape]."""
     if array.dtype.kind not in "fiub":
         _refuse(path, f"{place.name!r} holds {array.dtype}, expected numbers")
-    inner = array.shape[1:]
-    if inner != place.shape and (place.shape[:1] != (1,) or inner != place.shape[1:]):
-        _refuse(path, f"{place.name!r} has samples of shape {inner}, but the input has {place.shape}")
-    shaped = array.reshape(len(array), *place.shape)
+    outer = 1 if steps is None else 2
+    if not _fits(place, array.shape[outer:]):
+        _refuse(path, f"{place.name!r} has samples of shape {array.shape[1:]}, but the input has {place.shape}")
+    shaped = array.reshape(*array.shape[:outer], *place.shape)
     return shaped.astype(np.float32) if shaped.dtype.kind == "f" else shaped
 
 
-def _labels(path: Path, labels: Array) -> npt.NDArray[np.int64]:
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels < 0).any():
+def _labels(path: Path, labels: Array, steps: int | None) -> npt.NDArray[np.int64]:
+    is_of_steps = steps is not None and labels.shape[1:] == (steps,)
+    if (labels.ndim != 1 and not is_of_steps) or labels.dtype.kind not in "iu" or (labels < 0).any():
+        of = "sample" if steps is None else f"sequence, or each of its {steps} steps"
         _refuse(
-            path, f"labels {LABELS_NAME}: expected a class number for each sample, found {labels.dtype} {labels.shape}"
+            path, f"labels {LABELS_NAME}: expected a class number for each {of}, found {labels.dtype} {labels.shape}"
         )
     return labels.astype(np.int64)
 

@@ -100,7 +100,7 @@ def _read(program: LoadedProgram, data: Path, samples: int | None) -> LabelledDa
             f"output {output.name!r} has shape {list(output.shape)}: accuracy needs the scores of one sample; compile "
             "with a batch of 1"
         )
-    read = read_labelled_data(data, program.memory.inputs, samples)
+    read = read_labelled_data(data, program.memory.inputs, samples, states=program.state_inputs)
     find_class_rule(program).check_labels(read, data)
     return read
 
@@ -121,7 +121,7 @@ def _read_calibration(program: LoadedProgram, tested: LabelledData | None, path:
     """Reads calibration inputs. Raises `UserError` if one of them is also measured."""
     if path is None or tested is None:
         return None
-    read = read_labelled_data(path, program.memory.inputs, option="--calibration-data")
+    read = read_labelled_data(path, program.memory.inputs, option="--calibration-data", states=program.state_inputs)
     known = digest_samples(tested)
     both = sum(digest in known for digest in digest_samples(read))
     if both:
@@ -188,7 +188,7 @@ class _AccuracyTask:
             crossbar=kind,
             device=device,
             settings=describe_setup(self.setup) | self._trims(),
-            samples=0 if self.data is None else self.data.count,
+            samples=0 if self.data is None else self.data.scores,
             top1=mean_of_known(r.top1 for r in results),
             top5=mean_of_known(r.top5 for r in results),
             agreement=mean_of_known(r.agreement for r in results),
@@ -227,7 +227,7 @@ class _AccuracyTask:
         if _is_calibrated(setup, {}):
             # Ranges are set before a trim, which needs them: so, too, if the program is trimmed already.
             bare = reset_trim(made) if made.trim is not None and made.trim.layers else made
-            ranges = calibrate_converters(bare, map(data.sample, range(min(self.seen.count, data.count))))
+            ranges = calibrate_converters(bare, map(data.list_steps, range(min(self.seen.count, data.count))))
             made = replace(made, crossbars=ranges.crossbars)
         return trim_program(made, data, range(data.count), self.workers)[0] if self.seen.trim else made
 
@@ -257,11 +257,15 @@ class _AccuracyTask:
         assert golden is not None  # there are data
         assert self.decision is not None  # as for them
         labels, classes = self.data.labels, self.decision.classify(found)
+        labels = None if labels is None else labels.ravel()
         agreed = float((classes == self.decision.classify(golden)).mean())
         if labels is None:
             return ChipResult(seed, None, None, agreed, None)
         right = int((classes == labels).sum())
-        return ChipResult(seed, right / len(labels), _top5(found, labels), agreed, wilson_interval(right, len(labels)))
+        # The steps of a sequence are not drawn independently, which the interval assumes.
+        is_drawn = self.data.scores == self.data.count
+        interval = wilson_interval(right, len(labels)) if is_drawn else None
+        return ChipResult(seed, right / len(labels), _top5(found, labels), agreed, interval)
 
     def _noise(self, program: LoadedProgram) -> tuple[LayerNoise, ...]:
         """Returns the noise of the chip's tensors, compared with exact products."""

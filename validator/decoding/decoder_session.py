@@ -52,7 +52,7 @@ class DecoderSession:
         """
         self.require_room(1)
         given = self.token_inputs(inputs) if isinstance(inputs, int) else dict(inputs)
-        states = {state.input for state in self.program.states}
+        states = self.program.state_inputs
         if wrong := [name for name in given if name in states or name == self.decoder.position]:
             raise UserError(f"input {wrong[0]!r}: the session knows it; restore a saved session with load")
         result = self._chip.step({**given, self.decoder.position: np.array([self.position], np.int64)})
@@ -87,7 +87,7 @@ class DecoderSession:
 
         Raises `UserError` for a model whose only input, beside states and position, is not one whole number.
         """
-        states = {state.input for state in self.program.states}
+        states = self.program.state_inputs
         places = [p for p in self.program.memory.inputs if p.name not in states and p.name != self.decoder.position]
         kind = None if len(places) != 1 or places[0].coding is None else named_type(places[0].coding.dtype)
         if kind is None or np.dtype(kind).kind not in "iu" or int(np.prod(places[0].shape)) != 1:

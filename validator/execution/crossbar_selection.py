@@ -50,4 +50,4 @@ def _install(crossbar: CrossbarKind, device: Any, settings: Mapping[str, str], p
     made = program_crossbars(program, setup)
     if setup.adc is None or setup.adc.range != "calibrated":
         return made
-    return calibrate_converters(made, [random_inputs(program.memory.inputs, seed) for seed in range(_CALIBRATION)])
+    return calibrate_converters(made, [[random_inputs(program.memory.inputs, seed)] for seed in range(_CALIBRATION)])

@@ -142,7 +142,7 @@ def prepare_machine(
     `captures`: spans to copy during the run; None for none. `before`: see `run_program`.
     """
     arrays = check_named_arrays(program.memory.inputs, inputs)
-    states = {place.input for place in program.states}
+    states = program.state_inputs
     for place in program.memory.inputs:
         if place.name not in arrays and place.name not in states:
             raise UserError(f"input {place.name!r} is missing")

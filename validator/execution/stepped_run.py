@@ -55,7 +55,7 @@ def is_sequence(program: LoadedProgram, inputs: Mapping[str, Array]) -> bool:
 
     Raises `UserError` for inputs that are no arrays of numbers.
     """
-    states = {state.input for state in program.states}
+    states = program.state_inputs
     if not states:
         return False
     inputs = check_named_arrays(program.memory.inputs, inputs)
@@ -70,7 +70,7 @@ def run_sequence(program: LoadedProgram, inputs: Mapping[str, Array]) -> dict[st
     values. Raises `UserError` for inputs of other shapes or of different numbers of steps.
     """
     inputs = check_named_arrays(program.memory.inputs, inputs)
-    states = {state.input for state in program.states}
+    states = program.state_inputs
     places = [place for place in program.memory.inputs if place.name not in states]
     given = {place.name: inputs[place.name] for place in places if place.name in inputs}
     counts = {len(array) for place in places if (array := given.get(place.name)) is not None and array.ndim}

@@ -134,6 +134,11 @@ class LoadedProgram:
         return {} if self.resident is None else self.resident.delays
 
     @property
+    def state_inputs(self) -> frozenset[str]:
+        """The inputs of the model that are states, and stay on the chip."""
+        return frozenset(state.input for state in self.states)
+
+    @property
     def outputs(self) -> tuple[TensorPlace | ResidentState, ...]:
         """All outputs of the model: those in global memory, then states in local memories."""
         return (*self.memory.outputs, *self.states)

@@ -281,7 +281,7 @@ def _explain_program(folder: Path, *, faster: bool) -> tuple[MappingExplanation,
         zeros=find_layer_zeros(folder, graph) if manifest.numbers != "float" else (),
         what_if=try_faster_parts(machine, STREAMED_SAMPLES) if faster else (),
         advice=(
-            *advise_memory(graph, partition, arch, (latency_ns, interval_ns, bounds.port)),
+            *advise_memory(graph, partition, arch, (latency_ns, interval_ns, bounds.port, bounds.tightest_ns)),
             *advise_overlap(graph, mapped.decision.flow, interval_ns, bounds.tightest_ns),
         ),
     )

@@ -10,6 +10,7 @@ slots of its cores after its inputs. Slices have few copies, and gain most if la
 schedule orders a pass, in which a step waits for steps of its own stage only.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count as count_up
@@ -36,13 +37,20 @@ SLOTS = 16_384
 """Slots of an interval in the modulo schedule."""
 INTERVALS = 1.05, 1.15, 1.3, 1.6, 2.0
 """Intervals of the modulo schedule that are tried, as factors of the least one; longer ones give fewer stages."""
-SLICES = 1.2, 1.3, 1.4, 1.6, 2.0, 3.0
-"""Slices of time that are tried, as the number of slices in the latency of a sample."""
-PATIENCES = 1 / 20, 1 / 3, 1.0
+SLICES = *(k / 20 for k in range(22, 41)), *(k / 4 for k in range(9, 17))
+"""Slices of time that are tried, as the number of slices in the latency of a sample: 1.1 to 2.0, and up to 4.0.
+
+Their estimates are uneven: VGG-16 has 3.28 ms with 1.4 slices, 3.10 with 1.45, and 4.8 with 1.8.
+"""
+FIRST_PATIENCES, FIRST_SAMPLES = (1 / 20, 1.0), 3
+"""Patiences and samples of the list schedules by which the stages are compared at first."""
+FEWEST_FINALISTS, FINAL_STEPS = 4, 200_000
+"""Fewest assignments of stages that are tried with all patiences and samples; most steps of all together above that."""
+PATIENCES = 1 / 20, 1 / 3, 2 / 3, 1.0
 """Patiences of the list schedule that are tried, as factors of the decision's."""
 WRAPPED_ROUNDS = 8
 """Rounds in which a step before one that it waits for is raised; afterwards, groups alone raise steps."""
-SAMPLES = 6
+SAMPLES = 8
 """Samples that the list schedule schedules: the orders of later ones are closer to the steady state."""
 WORTH_STAGES = 0.98
 """Largest interval with stages, relative to the one without, that is worth the delay of the outputs.
@@ -92,8 +100,8 @@ def list_staged_orders(
     """Returns orders of 2 to `most` stages, the one with the shortest estimated interval first.
 
     `base`: the order of one sample, whose estimated interval they are below by enough (`WORTH_STAGES`). `version_ns`:
-    time of a copy of the results of each step; copies of older values count. At most one order is returned for each
-    assignment of stages and each patience of the list schedule.
+    time of a copy of the results of each step; copies of older values count. All assignments of stages are compared by
+    few list schedules, the best of them by more. At most one order is returned for each assignment and each patience.
     """
     order, least_ns = named_order(work, base), max(busiest_ns(work), float(work.memory_ns.sum()))
     enough_ns = WORTH_STAGES * measure_times(work, order)[1]
@@ -107,19 +115,38 @@ def list_staged_orders(
         stage = _assign_stages(work, order, base.patience_ns, rules, way)
         if 0 < stage.max() < most:
             distinct.setdefault(stage.tobytes(), (way, stage))
-    tried = [(*chosen, patience * base.patience_ns) for chosen in distinct.values() for patience in PATIENCES]
+    compared = _find_staged_orders(work, version_ns, base, [*distinct.values()], FIRST_PATIENCES, FIRST_SAMPLES)
+    most_finalists = max(FINAL_STEPS // len(order), FEWEST_FINALISTS)
+    finalists = [*dict.fromkeys(one.stage.tobytes() for one in compared)][:most_finalists]
+    found = _find_staged_orders(work, version_ns, base, [distinct[stage] for stage in finalists], PATIENCES, SAMPLES)
+    return [each for each in found if each.interval_ns < enough_ns]
+
+
+def _find_staged_orders(
+    work: "SampleWork",
+    version_ns: "Floats",
+    base: StepOrder,
+    named: "Sequence[tuple[StageOrder, Ints]]",
+    patiences: Sequence[float],
+    samples: int,
+) -> list[StagedOrder]:
+    """Returns the best order of each assignment of stages and patience, the shortest estimated interval first.
+
+    `named`: assignments with their names. `patiences`: factors of the patience of `base`.
+    """
+    tried = [(*chosen, patience * base.patience_ns) for chosen in named for patience in patiences]
     with CheckedThreadPool(THREADS) as pool:
-        found = [*pool.map(partial(_find_staged_order, work, version_ns), tried)]
-    return sorted((each for each in found if each.interval_ns < enough_ns), key=attrgetter("interval_ns"))
+        found = [*pool.map(partial(_find_staged_order, work, version_ns, samples), tried)]
+    return sorted(found, key=attrgetter("interval_ns"))
 
 
 def _find_staged_order(
-    work: "SampleWork", version_ns: "Floats", named: "tuple[StageOrder, Ints, float]"
+    work: "SampleWork", version_ns: "Floats", samples: int, named: "tuple[StageOrder, Ints, float]"
 ) -> StagedOrder:
     """Returns the order of a pass with the shortest estimated interval, of those of a list schedule's samples."""
     way, stage, patience_ns = named
     inside, tried = within_stages(work, stage), list[StagedOrder]()
-    for sample, order in enumerate(list_orders(inside, patience_ns, SAMPLES)):
+    for sample, order in enumerate(list_orders(inside, patience_ns, samples)):
         copied_ns = count_copies(work, order, stage) * version_ns
         times_ns = measure_times(inside._replace(work_ns=work.work_ns + copied_ns), order)
         name = replace(way, order=StepOrder(patience_ns, sample))

@@ -8,7 +8,7 @@ import typer
 
 from raptor.common.errors import UserError
 from raptor.common.options.option_conflicts import is_on_command_line, refuse_options
-from raptor.common.options.option_texts import WIDTHS
+from raptor.common.options.option_texts import STATES, WIDTHS
 from raptor.options import ArchKeywords, InputKeywords, list_keywords
 from raptor.tools.cli import shell_completion
 from raptor.tools.cli.option_parameters import ModelArgument, QuietOption, expand_options
@@ -59,6 +59,13 @@ Samples = Annotated[
     int | None,
     typer.Option(min=1, help="Samples to use.", show_default="16 random ones, or all of the file"),
 ]
+State = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="INPUT=OUTPUT|auto",
+        help="Output that is the next value of an input: both get one scale; auto: by names.",
+    ),
+]
 _BITS = {"weights", "activations", "layer", "policy"}
 _OF_SEARCH = {"budget", *list_keywords(ArchKeywords)}
 
@@ -82,6 +89,7 @@ def quantize_command(
     per_channel: PerChannel = False,
     seed: Seed = 0,
     samples: Samples = None,
+    state: State = None,
     inputs: InputKeywords,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Print every layer, not only the worst.")] = False,
@@ -109,9 +117,8 @@ def quantize_command(
     given: dict[str, Any] = {
         "data": data,
         "scheme": SCHEME.parse(scheme),
-        "per_channel": per_channel,
-        "seed": seed,
-        "samples": samples,
+        **{"per_channel": per_channel, "seed": seed, "samples": samples},
+        "states": STATES.parse("states", state) if state else None,
         **inputs,
     }
     chosen = make_weight_policy(WIDTHS.parse("layers", layer or ())) if policy is None else parse_policy(policy)

@@ -162,8 +162,17 @@ def _sample_count(path: Path, wanted: SampledInput, shape: tuple[int, ...]) -> i
     )
 
 
+def check_samples(path: Path, inputs: Sequence[SampledInput], samples: Sequence[Mapping[str, Array]]) -> list[Sample]:
+    """Returns samples of a file in the types of the inputs. Raises `UserError` as `read_samples` does."""
+    split = {i.name: _typed(path, i, np.stack([sample[i.name] for sample in samples])) for i in inputs}
+    return [dict(zip(split, values, strict=True)) for values in zip(*split.values(), strict=True)]
+
+
 def _split(path: Path, wanted: SampledInput, array: npt.NDArray[Any], count: int | None) -> list[Array]:
-    each = array.reshape(_sample_count(path, wanted, array.shape), *wanted.shape)[:count]
+    return _typed(path, wanted, array.reshape(_sample_count(path, wanted, array.shape), *wanted.shape)[:count])
+
+
+def _typed(path: Path, wanted: SampledInput, each: npt.NDArray[Any]) -> list[Array]:
     with np.errstate(over="ignore", invalid="ignore"):
         found = np.ascontiguousarray(each, wanted.dtype)
     if wanted.dtype.kind in "iub":

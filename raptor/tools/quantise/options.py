@@ -45,14 +45,18 @@ class QuantisationChoice:
         widths = {self.weights, self.activations, *of_layers}
         return ALL_BITS_OPSET if widths != {8} else 13
 
-    def to_ort_arguments(self) -> dict[str, Any]:
-        """Returns the equivalent keyword arguments of onnxruntime's `quantize_static`."""
+    def to_ort_arguments(self, scales: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the equivalent keyword arguments of onnxruntime's `quantize_static`. `scales`: of some tensors."""
         unsigned = self.scheme == "u8s8"
         return {
             "weight_type": QuantType.QInt8 if self.weights == 8 else QuantType.QInt4,
             "activation_type": _TYPES[unsigned, self.activations],
             "per_channel": self.per_channel,
-            "extra_options": {"ActivationSymmetric": not unsigned, "WeightSymmetric": True},
+            "extra_options": {
+                "ActivationSymmetric": not unsigned,
+                "WeightSymmetric": True,
+                **({"TensorQuantOverrides": dict(scales)} if scales else {}),
+            },
         }
 
 

@@ -57,6 +57,7 @@ def search_policy(
     per_channel: bool = False,
     seed: int = 0,
     samples: int | None = None,
+    states: Mapping[str, str] | str | None = None,
     driver: Driver | None = None,
     **options: Unpack[PolicyKeywords],
 ) -> PolicySearch:
@@ -71,7 +72,8 @@ def search_policy(
     (goal, share), told = _budget(budget), parse_driver(driver).started
     given = read_options(CompileOptions, options, PolicyKeywords)
     choice = parse_choice(scheme, 8, 8, per_channel, NO_POLICY)
-    source = calibrate_model(model, choice, CalibrationRequest(data, seed, samples, given.inputs), any_bits=True)
+    request = CalibrationRequest(data, seed, samples, given.inputs, states)
+    source = calibrate_model(model, choice, request, any_bits=True)
     return _PolicySearch(source, load_chip(given.chip), find_backend(given.numbers.backend), goal, told).run(share)
 
 

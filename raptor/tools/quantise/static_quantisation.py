@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_option
 from raptor.common.options import arguments
-from raptor.common.options.option_values import QuantisationScheme, parse_widths
+from raptor.common.options.option_values import QuantisationScheme, parse_states, parse_widths
 from raptor.frontend.proto.model_checks import extract_fault
 from raptor.frontend.proto.nodes import read_attributes
 from raptor.options import InputKeywords, ModelInputs, read_options
@@ -31,10 +31,17 @@ from raptor.tools.quantise.pow2_scales import round_scales_to_powers
 from raptor.tools.quantise.prepare_model import PreparedFloats, prepare_floats
 from raptor.tools.quantise.qdq_pairs import DQ, QdqModel, QdqPair
 from raptor.tools.quantise.quantisation import FloatNode, Quantisation, QuantisationReport, QuantisedLayer
+from raptor.tools.quantise.state_scales import (
+    find_model_states,
+    make_step_samples,
+    quantise_other_ends,
+    share_state_scales,
+)
 
 RANDOM_SAMPLES = 16
 """Default number of random samples. More samples hardly change the range of a normal input."""
 
+NO_SCALES: Mapping[str, Any] = {}
 _BITS: Mapping[int, int] = {
     TensorProto.INT4: 4,
     TensorProto.UINT4: 4,
@@ -82,6 +89,7 @@ def quantize(
     policy: str | Path | Policy | PolicySearch | None = None,
     seed: int = 0,
     samples: int | None = None,
+    states: Mapping[str, str] | str | None = None,
     **inputs: Unpack[InputKeywords],
 ) -> Quantisation:
     """Quantises a float ONNX model to integers, in the form of QuantizeLinear and DequantizeLinear (QDQ).
@@ -91,7 +99,9 @@ def quantize(
     4; `activations` 8 or 16. `scheme`: `s8s8` (signed, symmetric), `u8s8` (activations unsigned, with a zero point) or
     `pow2` (signed, symmetric, every scale a power of two). `per_channel`: a scale for each output channel of a weight.
     `layers`: bits of weights, keyed by layer name, that override `weights`. `policy`: bits of weights and inputs of
-    single layers, as a file or a result of `search_policy`. `shapes`, `dims` and `constants`: as for `compile`.
+    single layers, as a file or a result of `search_policy`. `states`: output that is the next value of an input, as for
+    `compile`: both get one scale, and samples are steps of sequences, in which the float model makes the states. Then
+    `data` has arrays [steps, ...] or [sequences, steps, ...]. `shapes`, `dims` and `constants`: as for `compile`.
 
     Raises `UserError` that says what to change.
     """
@@ -103,7 +113,7 @@ def quantize(
         else parse_policy(policy)
     )
     choice = parse_choice(scheme, weights, activations, per_channel, of_layers)
-    given = CalibrationRequest(data, seed, samples, read_options(ModelInputs, inputs, InputKeywords))
+    given = CalibrationRequest(data, seed, samples, read_options(ModelInputs, inputs, InputKeywords), states)
     return _result(calibrate_model(model, choice, given), policy if isinstance(policy, PolicySearch) else None)
 
 
@@ -115,6 +125,7 @@ class CalibrationRequest:
     seed: object
     samples: object
     inputs: ModelInputs
+    states: object = None
 
 
 def calibrate_model(
@@ -132,13 +143,20 @@ def calibrate_model(
     with tempfile.TemporaryDirectory(prefix="raptor-") as folder:
         prepared = prepare_floats(model, given.inputs, ALL_BITS_OPSET if any_bits else choice.opset, Path(folder))
         inputs = read_sampled_inputs(prepared.proto)
-        if file is None:
+        states = find_model_states(prepared.proto, {} if given.states is None else parse_states("states", given.states))
+        if states:
+            wanted = count or (RANDOM_SAMPLES if file is None else None)
+            samples = make_step_samples(prepared.proto, inputs, states, file, seed, wanted)
+        elif file is None:
             samples = random_samples(inputs, seed, count or RANDOM_SAMPLES)
         else:
             samples = read_samples(file, inputs, count)
         if choice.per_channel:
             _check_per_channel(prepared.proto)
         base = _quantise_floats(prepared.proto, choice, samples, Path(folder))
+        if scales := share_state_scales(base, states):
+            base = _quantise_floats(prepared.proto, choice, samples, Path(folder), scales)
+        quantise_other_ends(base, states)
     origin = {"data": None if file is None else str(file), "seed": seed if file is None else None}
     return CalibratedModel(prepared, choice, samples, base, origin)
 
@@ -157,12 +175,17 @@ def _check_per_channel(floats: ModelProto) -> None:
 
 
 def _quantise_floats(
-    floats: ModelProto, choice: QuantisationChoice, samples: Sequence[Sample], folder: Path
+    floats: ModelProto,
+    choice: QuantisationChoice,
+    samples: Sequence[Sample],
+    folder: Path,
+    scales: Mapping[str, Any] = NO_SCALES,
 ) -> ModelProto:
+    """Returns the QDQ model with the same bits in all layers. `scales`: of tensors that shall not have their own."""
     source, target = folder / "floats.onnx", folder / "quantised.onnx"
     source.write_bytes(floats.SerializeToString())
     try:
-        model = run_quantizer(source, target, SampleReader(samples), choice.to_ort_arguments())
+        model = run_quantizer(source, target, SampleReader(samples), choice.to_ort_arguments(scales))
     except Exception as error:  # the quantiser and onnxruntime raise a dozen types that have only Exception in common
         raise UserError(f"onnxruntime cannot quantise the model{_hint(choice)}: {extract_fault(error)}") from None
     if not any(n.op_type == DQ for n in model.graph.node):

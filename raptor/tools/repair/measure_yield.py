@@ -173,7 +173,7 @@ def _prepare(source: YieldSource, task: YieldTask, threads: int) -> "_OfThreads"
     program = replace(load_output(source.out), repair=None, crossbars=None)
     target = read_stored_target(source.out, files.ARCH)
     setup = make_cell_setup(target, source.device, source.settings)
-    read = read_labelled_data(source.data, program.memory.inputs, source.samples)
+    read = read_labelled_data(source.data, program.memory.inputs, source.samples, states=program.state_inputs)
     find_class_rule(program).check_labels(read, source.data)
     if read.labels is None:
         raise UserError(f"{source.data}: has no labels, without which there is no accuracy")

@@ -89,7 +89,7 @@ def trim(
     )
     require_one_segment(source, "a trim")
     program = reset_trim(load_output(source))
-    read = read_labelled_data(file, program.memory.inputs, count)
+    read = read_labelled_data(file, program.memory.inputs, count, states=program.state_inputs)
     if cells is None and device is None and program.repair is not None and not given:
         return _trim_on(source, program, read, program.repair.table.chip, default_workers())
     if (cells is None) == (device is None):
@@ -121,7 +121,7 @@ def _trim_simulated(
     setup = make_setup("noisy", read_stored_target(program.folder, files.ARCH), device, given)
     made = program_crossbars(program, setup)
     if (setup.adc or Adc(bits=1)).range == "calibrated":
-        made = calibrate_converters(made, map(read.sample, range(min(_CALIBRATION_SAMPLES, read.count))))
+        made = calibrate_converters(made, map(read.list_steps, range(min(_CALIBRATION_SAMPLES, read.count))))
     return _trim_on(source, made, read, f"{device.name}, chip {seed}", default_workers())
 
 
