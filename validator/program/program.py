@@ -56,8 +56,9 @@ class GroupWeights:
 
     def move(self, cores: Sequence[int]) -> "GroupWeights":
         """Returns the weights of a program whose core k becomes `cores[k]`, a permutation."""
-        before = np.argsort(cores)
-        order = np.concatenate([np.arange(self.first[core], self.first[core + 1]) for core in before])
+        before: list[int] = np.argsort(cores).tolist()
+        bounds: list[int] = self.first.tolist()
+        order = np.array([k for core in before for k in range(bounds[core], bounds[core + 1])], np.int64)
         first = np.cumsum([0, *np.diff(self.first)[before]], dtype=np.int64)
         return GroupWeights(self.values, self.offset[order], self.rows[order], self.cols[order], first)
 

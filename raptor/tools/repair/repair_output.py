@@ -106,7 +106,8 @@ def repair_output(
     moved = Path(mkdtemp(prefix="raptor-repair-"))
     try:
         placement = _move_placement(folder, program.manifest, target, chip, cores)
-        streams = [renumber_partners(program.streams[old], cores) for old in np.argsort(cores)]
+        before: list[int] = np.argsort(cores).tolist()
+        streams = [renumber_partners(program.streams[core], cores) for core in before]
         copy = write_moved(folder, program.manifest, cores, placement, moved / "out", streams)
         program = load_moved(copy, program, cores, streams)
         pairs = [(old, new) for old, new in enumerate(cores) if old != new and len(program.streams[new])]
