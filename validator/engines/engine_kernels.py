@@ -68,6 +68,7 @@ def run_cores(
     count = pc.size
     queue, queued, woken, scratch = space  # `queue`: a ring of the cores that may be able to continue,
     head, waiting = 0, count  # `waiting` of them from `head` on
+    products = weights, crossbars, scratch
     steps = np.int64(0)
     while waiting > 0:
         core = queue[head]
@@ -81,9 +82,7 @@ def run_cores(
                 return _STEPS
             woken[0] = -1
             limit = max_steps - steps if block else np.int64(1)
-            code, done = _advance(
-                core, limit, rules, cores, memories, weights, probes, integers, crossbars, scratch, woken, fault
-            )
+            code, done = _advance(core, limit, rules, cores, memories, probes, integers, products, woken, fault)
             steps += done
             if code > 0:
                 return code
@@ -103,7 +102,7 @@ def run_cores(
 
 @bare_helper
 def _advance(  # noqa: C901 the dispatch
-    core, limit, rules, cores, memories, weights, probes, integers, crossbars, scratch, woken, fault
+    core, limit, rules, cores, memories, probes, integers, products, woken, fault
 ):
     """Executes up to `limit` instructions of a core, but none after an instruction that may wake another core.
 
@@ -121,10 +120,7 @@ def _advance(  # noqa: C901 the dispatch
         if op == _SLDI:
             registers[rd] = a
         elif op == _MVMUL:
-            source = registers[rs1]
-            code = _any_product(
-                core, registers[rd], source, b, c, memories, weights, integers, crossbars, scratch, fault
-            )
+            code = _any_product(core, registers[rd], registers[rs1], b, c, memories, integers, products, fault)
         elif op == _LMV:
             target = registers[rd] + (c if b & 1 else 0)
             code = _lmv(core, target, registers[rs1] + (c if b & 2 else 0), d, memories, fault)
@@ -207,8 +203,9 @@ def _wait(events, event, count):
 
 
 @bare_helper
-def _any_product(core, target, source, relu, group, memories, weights, integers, crossbars, scratch, fault):
-    """Executes `mvmul`, on floats or on integers. No other helper takes the many arrays of `crossbars`."""
+def _any_product(core, target, source, relu, group, memories, integers, products, fault):
+    """Executes `mvmul`, on floats or on integers. No other helper takes the many arrays of the crossbars."""
+    weights, crossbars, scratch = products
     if integers is None:
         return _mvmul(core, target, source, relu, group, memories, weights, scratch, fault)
     return integer_product(core, target, source, relu, group, memories, weights, integers, crossbars, fault)
