@@ -20,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=200, help="test images to use")
     parser.add_argument("--chips", type=int, default=1000, help="chips of each rate")
-    parser.add_argument("--rates", nargs="*", type=float, default=(0.02,), help="rates of stuck cells")
+    parser.add_argument("--rates", nargs="*", type=float, default=(0.02, 0.05), help="rates of stuck cells")
     parser.add_argument("--workers", type=int, default=1, help="threads that share the chips")
     args = parser.parse_args()
     print("| stuck | repair | chips | good chips, % | 95 % | mean | lowest | minutes of a processor |")

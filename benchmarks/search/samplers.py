@@ -34,6 +34,7 @@ Floats = npt.NDArray[np.float64]
 SAMPLERS = ("random", "nsga2", "tpe")
 SEEDS = range(10)
 BATCH = 8
+CALIBRATION, VALIDATION = slice(0, 200), slice(200, 300)
 _MOST_ROUNDS = 200
 """Largest number of batches of a sampler, for the case that it proposes no new points."""
 
@@ -52,9 +53,9 @@ def write_resnet18(folder: Path) -> None:
 
 
 def write_digits(folder: Path) -> None:
-    training, test = load_images()
-    np.savez(folder / "calibration.npz", image=training.pixels[:200])
-    np.savez(folder / "test.npz", x=test.pixels[:100], y=test.digits[:100])
+    training, _ = load_images()
+    np.savez(folder / "calibration.npz", image=training.pixels[CALIBRATION])
+    np.savez(folder / "validation.npz", x=training.pixels[VALIDATION], y=training.digits[VALIDATION])
     raptor.quantize(MODEL, data=folder / "calibration.npz", per_channel=True).save(folder / "digits.onnx")
 
 
@@ -77,7 +78,7 @@ QUESTIONS: Mapping[str, StudyQuestion] = {
         objectives = { top1 = "max", adc_bits = "min", energy_pj = "min" }
         study = { name = "converters", models = ["digits.onnx"], sampler = "grid", trials = 128 }
         options = { cores = 64 }
-        accuracy = { data = ["test.npz"], crossbar = "sliced" }
+        accuracy = { data = ["validation.npz"], crossbar = "sliced" }
         [space]
         xbar = [64, 128, 32, 256]
         cell_bits = [1, 2, 4, 8]

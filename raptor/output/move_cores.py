@@ -16,7 +16,8 @@ import orjson
 
 from raptor.common.files import file_access
 from raptor.output import files, writer
-from raptor.target.message_partners import renumber_stream
+from raptor.target.isa import Records
+from raptor.target.message_partners import encode_stream, renumber_stream
 
 _OF_CORE = re.compile(r"(?P<folder>(?:[a-z]+/)?)core_(?P<core>\d+)(?P<rest>(?:_weights)?\.(?:json|npz|pim))")
 """Names of the files of a core: streams, also of auxiliary programs, and weights."""
@@ -24,18 +25,24 @@ _LIMIT_BYTES = 16 * 2**30
 
 
 def write_moved(
-    source: Path, manifest: files.OutputManifest, cores: Sequence[int], places: Sequence[int] | None, folder: Path
+    source: Path,
+    manifest: files.OutputManifest,
+    cores: Sequence[int],
+    places: Sequence[int] | None,
+    folder: Path,
+    streams: Sequence[Records] = (),
 ) -> Path:
     """Writes a copy of an output directory in which core k is `cores[k]`, a permutation. Returns the new folder.
 
-    `places`: the placement of the mapping for these cores; None: to be decided anew. Raises `UserError` if files cannot
-    be read or written.
+    `places`: the placement of the mapping for these cores; None: to be decided anew. `streams`: those of the copy, if
+    they are known; without them, those of the directory are decoded. Raises `UserError` if files cannot be read or
+    written.
     """
     entries: dict[str, files.FileEntry] = {}
     with writer.replace_folder(folder, force=False) as temporary:
         for name in manifest.files:
             content = file_access.read_bytes(source, name, limit_bytes=_LIMIT_BYTES)
-            moved, content = _move_file(name, content, cores, places)
+            moved, content = _move_file(name, content, cores, places, streams)
             (temporary / moved).parent.mkdir(exist_ok=True)
             (temporary / moved).write_bytes(content)
             entries[moved] = files.FileEntry(size_bytes=len(content), sha256=sha256(content).hexdigest())
@@ -44,14 +51,18 @@ def write_moved(
     return folder
 
 
-def _move_file(name: str, content: bytes, cores: Sequence[int], places: Sequence[int] | None) -> tuple[str, bytes]:
+def _move_file(
+    name: str, content: bytes, cores: Sequence[int], places: Sequence[int] | None, streams: Sequence[Records]
+) -> tuple[str, bytes]:
     """Returns the new name and content of a file."""
     found = _OF_CORE.fullmatch(name)
     if found is not None:
-        moved = f"{found['folder']}core_{cores[int(found['core'])]}{found['rest']}"
-        if not found["rest"].startswith("_weights"):
-            content = renumber_stream(content, cores, binary=found["rest"] == ".pim")
-        return moved, content
+        core, is_binary = cores[int(found["core"])], found["rest"] == ".pim"
+        if streams and not found["folder"]:
+            content = encode_stream(streams[core], binary=is_binary)
+        elif not found["rest"].startswith("_weights"):
+            content = renumber_stream(content, cores, binary=is_binary)
+        return f"{found['folder']}core_{core}{found['rest']}", content
     if name == files.MAPPING:
         mapping = json.loads(content)
         mapping["decision"]["placement"] = None if places is None else {"places": list(places)}

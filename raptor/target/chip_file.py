@@ -190,9 +190,9 @@ def _check_array(found: ArrayDefects, size: ChipSize) -> None:
     }
     for name, (numbers, count) in lists.items():
         _check_list(f"{what}: {name}", numbers, count)
-    both = set(found.off).intersection(found.on)
-    if both:
-        raise ValueError(f"{what}: cell {min(both)} is stuck at off and at on")
+    both = np.intersect1d(np.array(found.off, np.int64), np.array(found.on, np.int64), assume_unique=True)
+    if len(both):
+        raise ValueError(f"{what}: cell {both[0]} is stuck at off and at on")
 
 
 @dataclass(frozen=True, eq=False)

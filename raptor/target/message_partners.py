@@ -27,6 +27,10 @@ def renumber_partners(records: Records, cores: Sequence[int]) -> Records:
 
 def renumber_stream(content: bytes, cores: Sequence[int], *, binary: bool) -> bytes:
     """Returns the content of a stream's file with other numbers of the partners. binary: `.pim`, not `.json`."""
-    if binary:
-        return encoding.encode_pim(renumber_partners(encoding.decode_pim(content), cores))
-    return encoding.encode_json(renumber_partners(encoding.decode_json(content), cores))
+    records = encoding.decode_pim(content) if binary else encoding.decode_json(content)
+    return encode_stream(renumber_partners(records, cores), binary=binary)
+
+
+def encode_stream(records: Records, *, binary: bool) -> bytes:
+    """Returns the content of a stream's file. binary: `.pim`, not `.json`."""
+    return encoding.encode_pim(records) if binary else encoding.encode_json(records)

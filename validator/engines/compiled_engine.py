@@ -48,7 +48,7 @@ def execute(machine: Machine, *, block: bool, max_steps: int) -> EngineFault:
     weights = (w.values, w.offset, w.rows, w.cols, w.first)
     captured = (p.captured,) if m.written is None else (p.captured, m.written.captured)
     probes = (p.pc, p.first, p.next, p.address, p.size, p.offset, captured)
-    state = cores, memories, weights, probes, _integers(m), _make_space(m)
+    state = cores, memories, weights, probes, _integers(m), _crossbars(m), _make_space(m)
     stop = EngineStop(run_cores(block, max_steps, OPCODE_RULES, *state, fault))
     if stop in (EngineStop.DONE, EngineStop.DEADLOCK):
         return EngineFault(stop)  # a message leaves the numbers of its cores in `fault`
@@ -67,10 +67,7 @@ def _make_space(machine: Machine) -> tuple[Any, ...]:
 
 
 def _integers(machine: Machine) -> tuple[Any, ...] | None:
-    """Returns the operands of `integer_kernels`: widths, views of local memory, scratch space, crossbars.
-
-    Crossbars are None if products are exact: numba then leaves them out, which halves the time to compile the engine.
-    """
+    """Returns the operands of `integer_kernels`: widths, views of local memory, scratch space."""
     if machine.written is None:
         return None
     from validator.engines.integer_kernels import CHUNK
@@ -79,10 +76,14 @@ def _integers(machine: Machine) -> tuple[Any, ...] | None:
     rows, cols = (int(sizes.max(initial=1)) for sizes in (machine.weights.rows, machine.weights.cols))
     chunks = (np.zeros(CHUNK, np.int64), np.zeros(CHUNK, np.int64))
     space = (np.zeros(rows, np.int32), np.zeros(cols, np.int32), np.zeros(cols, np.int64))
-    return machine.widths, *views, *chunks, *space, _crossbars(machine)
+    return machine.widths, *views, *chunks, *space
 
 
 def _crossbars(machine: Machine) -> tuple[Any, ...] | None:
+    """Returns tables and scratch space of the crossbars.
+
+    None if products are exact: numba then leaves them out, which halves the time to compile the engine.
+    """
     if machine.crossbars is None:
         return None
     from validator.crossbar.kernel_tables import make_kernel_tables

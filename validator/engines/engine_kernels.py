@@ -1,7 +1,8 @@
 """Compiled engine. It executes like `reference`, in the same order of float operations, with the same checks.
 
 A memory is a tuple of planes: its values and, with integers, a byte for each value that is 1 if it was written. Moves
-copy all planes. `integers` is None in a program of floats; numba then leaves out the code that tests for it.
+copy all planes. `integers` is None in a program of floats, `crossbars` if products are exact; numba then leaves out
+the code that tests for it.
 
 Import it only where it runs (`raptor.common.jit.decorators`). Positions in memories are unsigned. Indexing then needs
 no test for negative positions, so the compiler turns the small loops into vector code. Slices would have the same
@@ -54,6 +55,7 @@ def run_cores(
     weights: Any,
     probes: Any,
     integers: Any,
+    crossbars: Any,
     space: Any,
     fault: Any,
 ) -> int:
@@ -66,6 +68,7 @@ def run_cores(
     count = pc.size
     queue, queued, woken, scratch = space  # `queue`: a ring of the cores that may be able to continue,
     head, waiting = 0, count  # `waiting` of them from `head` on
+    products = weights, crossbars, scratch
     steps = np.int64(0)
     while waiting > 0:
         core = queue[head]
@@ -79,7 +82,7 @@ def run_cores(
                 return _STEPS
             woken[0] = -1
             limit = max_steps - steps if block else np.int64(1)
-            code, done = _advance(core, limit, rules, cores, memories, weights, probes, integers, scratch, woken, fault)
+            code, done = _advance(core, limit, rules, cores, memories, probes, integers, products, woken, fault)
             steps += done
             if code > 0:
                 return code
@@ -99,7 +102,7 @@ def run_cores(
 
 @bare_helper
 def _advance(  # noqa: C901 the dispatch
-    core, limit, rules, cores, memories, weights, probes, integers, scratch, woken, fault
+    core, limit, rules, cores, memories, probes, integers, products, woken, fault
 ):
     """Executes up to `limit` instructions of a core, but none after an instruction that may wake another core.
 
@@ -117,7 +120,7 @@ def _advance(  # noqa: C901 the dispatch
         if op == _SLDI:
             registers[rd] = a
         elif op == _MVMUL:
-            code = _any_product(core, registers[rd], registers[rs1], b, c, memories, weights, integers, scratch, fault)
+            code = _any_product(core, registers[rd], registers[rs1], b, c, memories, integers, products, fault)
         elif op == _LMV:
             target = registers[rd] + (c if b & 1 else 0)
             code = _lmv(core, target, registers[rs1] + (c if b & 2 else 0), d, memories, fault)
@@ -200,11 +203,12 @@ def _wait(events, event, count):
 
 
 @bare_helper
-def _any_product(core, target, source, relu, group, memories, weights, integers, scratch, fault):
-    """Executes `mvmul`, on floats or on integers."""
+def _any_product(core, target, source, relu, group, memories, integers, products, fault):
+    """Executes `mvmul`, on floats or on integers. No other helper takes the many arrays of the crossbars."""
+    weights, crossbars, scratch = products
     if integers is None:
         return _mvmul(core, target, source, relu, group, memories, weights, scratch, fault)
-    return integer_product(core, target, source, relu, group, memories, weights, integers, fault)
+    return integer_product(core, target, source, relu, group, memories, weights, integers, crossbars, fault)
 
 
 @bare_helper

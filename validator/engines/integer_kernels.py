@@ -4,7 +4,7 @@ Vectors are computed in chunks, in 64 bits: operands are loaded to `a` and `b`, 
 stored. If a check fails, the chunk is done again element by element, to find the fault that the definition finds.
 
 `integers`: widths of each core; local memory as int8, int16, int32 and float32; `a`, `b`; the input of a product, its
-sums in 32 bits and in 64; the tables of the crossbars and the space for their products, or None for exact products.
+sums in 32 bits and in 64. `crossbars`: their tables and the space for their products, or None for exact products.
 """
 
 # Kernels are untyped for numba's sake; `engine` passes the arrays that `machine` declares.
@@ -49,7 +49,7 @@ _VLUT, _VREQUANT, _VFLOAT, _VROUND, _VAVG = (OPCODE[n] for n in ("vlut", "vrequa
 
 
 @bare_helper
-def integer_product(core, target, source, relu, group, memories, weights, integers, fault):
+def integer_product(core, target, source, relu, group, memories, weights, integers, crossbars, fault):
     rows, cols, first_group = weights[2], weights[3], weights[4]
     widths, x32, t32, t64 = integers[0], integers[7], integers[8], integers[9]
     bits, target_bits = widths[core, 0], widths[core, 1]
@@ -71,7 +71,7 @@ def integer_product(core, target, source, relu, group, memories, weights, intege
         for i in range(n):
             x32[start + i] = a[i]
             largest = max(largest, abs(a[i]))
-    code = _multiply(g, x32, largest, bits, target_bits, weights, t32, t64, integers[10], fault)
+    code = _multiply(g, x32, largest, bits, target_bits, weights, t32, t64, crossbars, fault)
     if code != _OK:
         return code
     if relu:

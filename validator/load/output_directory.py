@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,29 @@ def load_output(
     _check_probes(program, files.TRIM, sums, memory_limit_bytes)
     check_trim_table(program)
     return with_repair(program, target)
+
+
+def load_moved(folder: Path, program: LoadedProgram, cores: Sequence[int], streams: Sequence[Records]) -> LoadedProgram:
+    """Reads the copy of a loaded program in which core k is `cores[k]` and has the given streams.
+
+    The copy is of this process: hashes, instructions and matrices are not read and checked again.
+    """
+    manifest = file_access.read_json_file(OutputManifest, folder, files.MANIFEST)
+    config = file_access.read_json_file(SimulatorConfig, folder, files.CONFIG)
+    memory = file_access.read_json_file(MemoryMap, folder, files.MEMORY)
+    layers = file_access.read_json_file(ProbeList, folder, files.LAYERS) if program.layers is not None else None
+    return replace(
+        program,
+        folder=folder,
+        manifest=manifest,
+        config=config,
+        memory=memory,
+        layers=layers,
+        streams=tuple(streams),
+        weights=program.weights.move(cores),
+        resident=_load_resident(folder, manifest, config, memory),
+        trim=file_access.read_json_file(TrimTable, folder, files.TRIM) if program.trim is not None else None,
+    )
 
 
 def _load_elsewhere(folder: Path, manifest: OutputManifest, limit_bytes: int) -> LoadedProgram:

@@ -54,6 +54,14 @@ class GroupWeights:
         rows, cols, offset = int(self.rows[i]), int(self.cols[i]), int(self.offset[i])
         return self.values[offset : offset + rows * cols].reshape(rows, cols)
 
+    def move(self, cores: Sequence[int]) -> "GroupWeights":
+        """Returns the weights of a program whose core k becomes `cores[k]`, a permutation."""
+        before: list[int] = np.argsort(cores).tolist()
+        bounds: list[int] = self.first.tolist()
+        order = np.array([k for core in before for k in range(bounds[core], bounds[core + 1])], np.int64)
+        first = np.cumsum([0, *np.diff(self.first)[before]], dtype=np.int64)
+        return GroupWeights(self.values, self.offset[order], self.rows[order], self.cols[order], first)
+
 
 class ExternalCrossbars(Protocol):
     """External crossbars, outside of the engine, that hold the matrices of a program."""

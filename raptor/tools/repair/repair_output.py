@@ -23,11 +23,12 @@ from raptor.target.arch import Target, read_stored_target
 from raptor.target.avoid_defects import avoid_defects
 from raptor.target.chip_file import Chip, chip_to_json, load_chip_file
 from raptor.target.device_file import DeviceFile
+from raptor.target.message_partners import renumber_partners
 from raptor.tools.repair.choose_cores import choose_cores
 from raptor.tools.repair.repair_matrix import RepairMethod
 from raptor.tools.repair.repair_program import ProgramRepairer, make_cell_setup
 from validator.crossbar.repaired_cells import CellRepair, check_repair
-from validator.load.output_directory import load_output
+from validator.load.output_directory import load_moved, load_output
 from validator.program.program import LoadedProgram
 from validator.program.segment_list import require_one_segment
 
@@ -105,7 +106,10 @@ def repair_output(
     moved = Path(mkdtemp(prefix="raptor-repair-"))
     try:
         placement = _move_placement(folder, program.manifest, target, chip, cores)
-        program = _load_unrepaired(write_moved(folder, program.manifest, cores, placement, moved / "out"))
+        before: list[int] = np.argsort(cores).tolist()
+        streams = [renumber_partners(program.streams[core], cores) for core in before]
+        copy = write_moved(folder, program.manifest, cores, placement, moved / "out", streams)
+        program = load_moved(copy, program, cores, streams)
         pairs = [(old, new) for old, new in enumerate(cores) if old != new and len(program.streams[new])]
         made = RepairedOutput(folder, program, _repair(ProgramRepairer(program, target, setup), chip, pairs, tick))
     except BaseException:

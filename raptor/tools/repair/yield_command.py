@@ -143,7 +143,8 @@ def parse_rates(text: str) -> list[float]:
 def show_yield(report: "YieldReport", *, quiet: bool) -> Iterator[str]:
     """Yields the lines of a report; `quiet`: only the shares."""
     if not quiet:
-        exact = f"{report.samples} samples: {report.exact:.2%} without defects"
+        below = ", below --least" if report.exact < report.least else ""
+        exact = f"{report.samples} samples: {report.exact:.2%} without defects{below}"
         yield f"{report.model}, encoding {report.encoding}, {exact}"
         least = f"at least {report.least:.1%}"
         yield f"{'stuck':>6}  {'method':9}  chips  {least:>17}  {'95 %':>15}  {'mean':>7}  lowest"

@@ -4,11 +4,13 @@ import argparse
 import ast
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.correctness import analog, defects, hardened, pruned
+from benchmarks.search import component_studies, samplers
 from models.trained import load_images
 from tests.paths import ROOT
 
@@ -46,6 +48,16 @@ def test_no_image_of_a_test_is_in_another_file(name: str, tmp_path: Path) -> Non
     for file, images in found.items():
         assert images <= training, file
         assert not images & test, file
+
+
+@pytest.mark.parametrize("script", [component_studies, samplers])
+def test_studies_choose_and_calibrate_with_images_for_training(script: Any, tmp_path: Path) -> None:
+    script.write_digits(tmp_path)
+    training, test = ({image.tobytes() for image in part.pixels} for part in load_images())
+    found = [find_images(file) for file in tmp_path.glob("*.npz")]
+    assert len(found) == 2
+    assert not found[0] & found[1]
+    assert found[0] | found[1] <= training - test
 
 
 def list_calls(tree: ast.AST, names: set[str]) -> list[ast.Call]:

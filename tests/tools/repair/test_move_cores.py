@@ -16,13 +16,14 @@ from raptor.output.move_cores import write_moved
 from raptor.target import arch
 from raptor.target.chip_file import Chip, ChipFile, chip_to_json, make_chip
 from raptor.target.isa import OPCODE
+from raptor.target.message_partners import renumber_partners
 from raptor.tools.cli.app import build_commands
 from raptor.tools.repair.chip_writer import make_size
 from raptor.tools.repair.repair_output import RepairedOutput, repair_output
 from tests.mesh_walks import walk
 from tests.tiny_models import make_model, node, random
 from validator.checks import check
-from validator.load.output_directory import load_output
+from validator.load.output_directory import load_moved, load_output
 
 TINY: dict[str, Any] = {"xbar": 16, "cores": 16, "xbars_per_core": 6}
 SIZE = make_size(arch.load("bench", **TINY), 2)
@@ -144,6 +145,27 @@ def test_moves_there_and_back_change_no_stream(out: Path, tmp_path: Path):
     for name in (files.CONFIG, files.MEMORY, files.LAYERS, files.STEPS, files.REPORT):
         assert load_json(again / name) == load_json(out / name), name
         assert load_json(there / name) != load_json(out / name), name
+
+
+@pytest.mark.parametrize("form", ["json", "pim"])
+def test_a_moved_program_is_what_its_files_say(out: Path, form: Any, tmp_path: Path):
+    if form == "pim":
+        made = raptor.compile(out / files.MODEL, **TINY, mapping="rows")
+        out = made.save(tmp_path / "out", stream_format="pim", weight_format="npz")
+    program = load_output(out)
+    cores: list[int] = np.random.default_rng(4).permutation(SIZE.cores).tolist()
+    streams = [renumber_partners(program.streams[cores.index(core)], cores) for core in range(SIZE.cores)]
+    slow = write_moved(out, program.manifest, cores, None, tmp_path / "slow")
+    fast = write_moved(out, program.manifest, cores, None, tmp_path / "fast", streams)
+    assert (slow / files.MANIFEST).read_bytes() == (fast / files.MANIFEST).read_bytes()  # with all hashes
+    wanted, found = load_output(fast), load_moved(fast, program, cores, streams)
+    for field in ("folder", "manifest", "config", "memory", "layers", "resident", "trim", "decoder"):
+        assert getattr(found, field) == getattr(wanted, field), field
+    assert found.weights.first.tolist() == wanted.weights.first.tolist() != program.weights.first.tolist()
+    for core in range(SIZE.cores):
+        assert (found.streams[core] == wanted.streams[core]).all()
+        for group in range(int(found.weights.first[core + 1] - found.weights.first[core])):
+            assert (found.weights.matrix(core, group) == wanted.weights.matrix(core, group)).all()
 
 
 def load_json(path: Path) -> Any:

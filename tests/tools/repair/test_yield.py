@@ -21,6 +21,7 @@ from raptor.tools.cli.app import build_commands
 from raptor.tools.repair.chip_writer import make_size
 from raptor.tools.repair.draw_defects import DefectRates, draw_chip
 from raptor.tools.repair.measure_yield import (
+    YieldPoint,
     YieldReport,
     YieldSource,
     YieldTask,
@@ -28,6 +29,7 @@ from raptor.tools.repair.measure_yield import (
     measure_yield,
 )
 from raptor.tools.repair.repair_output import repair_output
+from raptor.tools.repair.yield_command import show_yield
 from raptor.tools.repair.yield_plot import draw_yield
 from validator.accuracy.measure import measure_accuracy
 from validator.accuracy.statistics import wilson_interval
@@ -85,6 +87,17 @@ def test_the_table(folder: Path, tmp_path: Path):
     lines = (tmp_path / "y.csv").read_text().splitlines()
     assert lines[0] == "stuck,method,chips,good,share,low,high,mean,lowest"
     assert [line.split(",")[:2] for line in lines[1:3]] == [["0", "nearest"], ["0", "sums"]]
+
+
+@pytest.mark.parametrize(
+    ("exact", "words"), [(0.96, "96.00% without defects, below --least"), (0.97, "97.00% without")]
+)
+def test_a_program_that_is_not_good_enough_itself(exact: float, words: str):
+    point = YieldPoint(0.01, "sums", 1, 0, 0.0, wilson_interval(0, 1), 0.5, 0.5)
+    report = YieldReport("digits", 0.97, exact, 5, "offset", 4, 0, DefectRates(), 0, 8, (point,))
+    first, *_ = show_yield(report, quiet=False)
+    assert f"{exact:.2%} without defects" in first
+    assert ("below --least" in first) == (exact < 0.97)
 
 
 @pytest.mark.parametrize(
