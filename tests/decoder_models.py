@@ -224,8 +224,8 @@ def steps_of_runtime(proto: ModelProto, tokens: Sequence[int]) -> Iterator[dict[
     names = [o.name for o in session.get_outputs()]
     known = {i.name for i in session.get_inputs()}
     for position, token in enumerate(tokens):
-        feed = {"input_ids": np.array([[token]]), "attention_mask": np.ones((1, position + 1), np.int64), **held}
-        feed |= {"position_ids": np.array([[position]])} if "position_ids" in known else {}
+        derived = {"attention_mask": np.ones((1, position + 1), np.int64), "position_ids": np.array([[position]])}
+        feed = {"input_ids": np.array([[token]]), **held, **{k: a for k, a in derived.items() if k in known}}
         found = dict(zip(names, session.run(None, feed), strict=True))
         held = {name: found[name.replace("past_key_values", "present").replace("past_", "present_")] for name in held}
         yield found

@@ -61,7 +61,7 @@ class DecoderSession:
         return {name: array for name, array in result.items() if name not in made}
 
     def states(self) -> dict[str, Array]:
-        """Returns the states, by output of the model; of those that grow, the rows of the tokens so far."""
+        """Returns the states as the model has them, by its outputs; of growing ones, the rows of the tokens so far."""
         found: dict[str, Array] = {}
         growing = {state.output: state for state in self.decoder.states}
         values = self._chip.save()
@@ -71,6 +71,8 @@ class DecoderSession:
                 rows = range(self.capacity - self.position, self.capacity)
                 array = array.transpose(np.argsort(own.permutation)).take(rows, own.axis)
             found[state.output] = array
+        for stack in self.decoder.stacks:
+            found[stack.output] = np.stack([found.pop(part.output) for part in stack.parts])
         return found
 
     def require_room(self, steps: int) -> None:

@@ -23,15 +23,25 @@ class GrowingModel:
         self.decoder, self._session = decoder, create_session(str(path), path)
         self._types = {i.name: number_type(i.type) for i in self._session.get_inputs()}
         self._names = [o.name for o in self._session.get_outputs()]
-        self._pairs = {state.input: state.output for state in program.states}
         shapes = {place.name: list(place.shape) for place in program.memory.inputs}
         for state in decoder.states:
             stored = shapes[state.input]
             shapes[state.input] = [
                 0 if d == state.axis else stored[state.permutation.index(d)] for d in range(len(stored))
             ]
-        self._states = {name: np.zeros(shapes[name], self._types[name]) for name in self._pairs}
+        pairs = {state.input: state.output for state in program.states}
+        for stack in decoder.stacks:
+            shapes[stack.input] = [len(stack.parts), *shapes[stack.parts[0].input]]
+            pairs = {name: output for name, output in pairs.items() if name not in {p.input for p in stack.parts}}
+            pairs[stack.input] = stack.output
+        self._pairs = pairs
+        self._states = {name: np.zeros(shapes[name], self._types[name]) for name in pairs}
         self.position = 0
+
+    @property
+    def state_outputs(self) -> frozenset[str]:
+        """The outputs that are the next values of states."""
+        return frozenset(self._pairs.values())
 
     def step(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs one step on inputs that are no states. Returns all outputs, the states among them."""

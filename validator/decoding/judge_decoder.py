@@ -31,9 +31,8 @@ class _TokenModel:
     model: GrowingModel
 
     def step(self, inputs: int) -> Mapping[str, Array]:
-        states = {state.output for state in self.session.program.states}
         found = self.model.step(self.session.token_inputs(inputs))
-        return {name: array for name, array in found.items() if name not in states}
+        return {name: array for name, array in found.items() if name not in self.model.state_outputs}
 
 
 def validate_decoder(
@@ -104,7 +103,7 @@ def _teacher_forced(
 ) -> list[TensorComparison]:
     """Returns the comparison of each output over all steps, and of each state after the last one."""
     session.reset()
-    judge, states = GrowingModel(program, session.decoder), {state.output for state in program.states}
+    judge = GrowingModel(program, session.decoder)
     tallies: dict[str, ErrorTally] = {}
     wanted: Mapping[str, Array] = {}
     for inputs in fed:
@@ -112,7 +111,7 @@ def _teacher_forced(
         for name, array in made.items():
             add_tally(tallies, name, _tally(name, array, wanted[name]))
     kept = session.states()
-    tallies |= {name: _tally(name, kept[name], wanted[name]) for name in wanted if name in states}
+    tallies |= {name: _tally(name, kept[name], wanted[name]) for name in wanted if name in judge.state_outputs}
     for name, tally in tallies.items():
         if not tally.finite:
             raise UserError(f"output {name!r}: onnxruntime computes no finite number for it")

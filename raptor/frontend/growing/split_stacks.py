@@ -1,203 +1,222 @@
 """Splits caches that hold keys and values in one tensor, [2, batch, heads, rows, d], into a cache for each.
 
 A product reads either keys or values, and the cores that share a cache keep rows of the one and channels of the other.
-So each part of such a stack becomes a state of its own, where the model only selects parts of it, and appends to all.
+So each part of such a stack becomes a state of its own, where the model only selects parts and appends to all of them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from raptor.common.options.option_texts import AUTOMATIC
 from raptor.frontend.control_flow.inline_subgraphs import UniqueNames, rename_reads, replace_nodes
 from raptor.frontend.operator_sets import STANDARD_DOMAINS
 from raptor.frontend.proto.nodes import read_attributes
+from raptor.frontend.proto.read_model import find_reads
 from raptor.graph.decoder_steps import StackedState
 from raptor.graph.residency import StatePair
 
-_END = 2**31 - 1
+_AXES_INPUT = 13
+"""First operator set in which Unsqueeze takes its axes as an input."""
 
 
-def split_stacks(proto: ModelProto, names: UniqueNames) -> tuple[StackedState, ...]:
+def split_stacks(proto: ModelProto, pairs: Mapping[str, str], names: UniqueNames) -> tuple[StackedState, ...]:
     """Replaces each stacked cache by its parts, in place. Returns the caches that were replaced.
 
-    A cache that the model reads or returns in another way stays as it is.
+    `pairs`: states, output by input, or `AUTOMATIC`. A cache that the model reads or returns in another way stays as it
+    is.
     """
-    weights = {t.name for t in proto.graph.initializer}
-    found = [_Splitter(proto, names, v).split() for v in [*proto.graph.input] if v.name not in weights]
+    known = {t.name for t in proto.graph.initializer}
+    stacks = [v for v in proto.graph.input if v.name not in known and (pairs == AUTOMATIC or v.name in pairs)]
+    found = [_StackSplitter(proto, names, value).split() for value in stacks]
     return tuple(stack for stack in found if stack is not None)
 
 
-@dataclass(slots=True, eq=False)
-class _Splitter:
-    """Splits one input. `count`: size of its first axis; `parts`: the tensors that take its place."""
+class _StackSplitter:
+    """Splits one input. `count`: size of its first axis, 0 if it has no other axes or an open size."""
 
-    proto: ModelProto
-    names: UniqueNames
-    value: ValueInfoProto
-    count: int = field(init=False)
-    weights: Mapping[str, TensorProto] = field(init=False)
-    made: list[NodeProto] = field(default_factory=list[NodeProto])
-
-    def __post_init__(self) -> None:
-        dims = self.value.type.tensor_type.shape.dim
-        self.count = dims[0].dim_value if len(dims) > 1 else 0
-        self.weights = {t.name: t for t in self.proto.graph.initializer}
+    def __init__(self, proto: ModelProto, names: UniqueNames, value: ValueInfoProto) -> None:
+        self.proto, self.names, self.value = proto, names, value
+        dims = value.type.tensor_type.shape.dim
+        self.rank, self.count = len(dims), dims[0].dim_value if len(dims) > 1 else 0
+        self.weights: dict[str, TensorProto] = {t.name: t for t in proto.graph.initializer}
+        self.makers = {o: node for node in proto.graph.node for o in node.output}
+        self.version = next(o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS)
 
     def split(self) -> StackedState | None:
-        """Splits the input if its count is known, and all that is done with it can be done with its parts."""
+        """Splits the input, if all that the model does with it and with its next value can be done with their parts."""
         name, nodes = self.value.name, [*self.proto.graph.node]
         outputs = {v.name: v for v in self.proto.graph.output}
-        if self.count < 2 or name in outputs:
-            return None
-        append = next((n for n in nodes if self._appends(n, name) and n.output[0] in outputs), None)
-        joint = self._find_joint(nodes, outputs) if append is None else append
-        if joint is None:
-            return None
-        stacks = {name, joint.output[0]}
-        readers = [n for n in nodes if stacks.intersection(n.input) and n is not append]
-        if any(self._selected(n) is None for n in readers):
+        returned = [n for n in nodes if n.output and n.output[0] in outputs] if self.count > 1 else []
+        append = next((n for n in returned if self._appends_to_all(n)), None)
+        joint = append or next((n for n in returned if self._joins_parts(n)), None)
+        if joint is None or name in outputs:
             return None
         output = joint.output[0]
+        readers = [n for n in nodes if {name, output}.intersection(n.input) and n is not append]
+        if any(self._find_selected(n) is None for n in readers):
+            return None
         before = [self.names.unique_tensor(f"{name}.{k}") for k in range(self.count)]
         after = [self.names.unique_tensor(f"{output}.{k}") for k in range(self.count)]
+        renamed: dict[str, str] = {}
         if append is None:
-            self._name_parts(nodes, joint, after)
-        else:
-            self._append_parts(append, before, after)
+            renamed |= zip(self._find_stacked(joint) or (), after, strict=True)
+        made = {output: self._append_to_parts(append, before, after) if append else []}
         for reader in readers:
-            self._select(reader, before if reader.input[0] == name else after)
-        self._replace(nodes, [joint, *readers], outputs[output], before, after)
+            parts = before if reader.input[0] == name else after
+            made[reader.output[0]] = self._select(reader, parts, renamed, outputs)
+        self._drop_squeezes(nodes, readers, made, renamed)
+        replace_nodes(
+            self.proto.graph, [new for node in nodes for new in made.get(node.output[0], [node] if node.output else [])]
+        )
+        for node in self.proto.graph.node:
+            rename_reads(node, renamed)
+            node.output[:] = [renamed.get(o, o) for o in node.output]
+        _replace_value(self.proto.graph.input, self.value, before)
+        _replace_value(self.proto.graph.output, outputs[output], after)
+        self._drop_unread()
         return StackedState(name, output, tuple(map(StatePair, before, after)))
 
-    def _appends(self, node: NodeProto, name: str) -> bool:
-        """Checks whether a node appends to all parts of a stack at once."""
-        is_join = node.op_type == "Concat" and len(node.input) == 2 and node.input[0] == name
-        return is_join and int(read_attributes(node)["axis"]) % len(self.value.type.tensor_type.shape.dim) != 0
+    def _appends_to_all(self, node: NodeProto) -> bool:
+        """Checks whether a node appends rows to all parts of the stack at once."""
+        is_append = node.op_type == "Concat" and len(node.input) == 2 and node.input[0] == self.value.name
+        return is_append and int(read_attributes(node)["axis"]) % self.rank != 0
 
-    def _find_joint(self, nodes: Sequence[NodeProto], outputs: Mapping[str, ValueInfoProto]) -> NodeProto | None:
-        """Returns the node that makes an output of tensors to which the parts of the input, in order, are appended."""
-        first: dict[str, int] = {}
-        for node in nodes:
-            numbers = self._selected(node) if node.input and node.input[0] == self.value.name else None
-            if numbers and node.op_type == "Gather" and not self._keeps_axis(node):
-                first[node.output[0]] = numbers[0]
-        appended = {n.output[0]: first[n.input[0]] for n in nodes if n.op_type == "Concat" and n.input[0] in first}
-        for node in nodes:
-            parts = self._stacked(nodes, node) if node.output and node.output[0] in outputs else None
-            if parts and [appended.get(part) for part in parts] == [*range(self.count)]:
-                return node
-        return None
+    def _joins_parts(self, node: NodeProto) -> bool:
+        """Checks whether a node stacks the parts of the input, in their order, each with rows that are appended."""
+        for number, name in enumerate(self._find_stacked(node) or ("",)):
+            append = self.makers.get(name)
+            if append is None or append.op_type != "Concat" or append.input[0] not in self.makers:
+                return False
+            if self._find_part(append.input[0]) != number:
+                return False
+        return True
 
-    def _stacked(self, nodes: Sequence[NodeProto], node: NodeProto) -> list[str] | None:
-        """Returns the tensors, as many as parts, that a Concat of Unsqueezes stacks along a new first axis."""
-        if node.op_type != "Concat" or len(node.input) != self.count:
+    def _find_part(self, name: str) -> int | None:
+        """Returns the number of the part of the input that a tensor is, without the first axis; None if it is none."""
+        node, squeezed = self.makers[name], False
+        if self._axes(node, "Squeeze") == [0] and node.input[0] in self.makers:
+            name, node, squeezed = node.input[0], self.makers[node.input[0]], True
+        found = self._find_selected(node) if node.input[:1] == [self.value.name] else None
+        return found[list(node.output).index(name)] if found and self._keeps_axis(node) == squeezed else None
+
+    def _find_stacked(self, node: NodeProto | None) -> list[str] | None:
+        """Returns the tensors, one for each part, that a Concat of Unsqueezes stacks along a new first axis."""
+        if node is None or node.op_type != "Concat" or len(node.input) != self.count:
             return None
-        makers = {o: n for n in nodes for o in n.output}
-        found = [makers.get(name) for name in node.input]
-        rank = len(self.value.type.tensor_type.shape.dim)
-        if int(read_attributes(node)["axis"]) % rank or any(n is None or self._axes(n) != [0] for n in found):
+        found = [self.makers.get(name) for name in node.input]
+        is_new = [n is not None and self._axes(n, "Unsqueeze") == [0] for n in found]
+        if int(read_attributes(node)["axis"]) % self.rank or not all(is_new):
             return None
         return [n.input[0] for n in found if n is not None]
 
-    def _axes(self, node: NodeProto) -> list[int] | None:
-        """Returns the axes of an Unsqueeze; None for another node, and for axes that are no constants."""
-        if node.op_type != "Unsqueeze" or node.domain not in STANDARD_DOMAINS:
+    def _axes(self, node: NodeProto, op_type: str) -> list[int] | None:
+        """Returns the axes of a node of that type; None for another node, and for axes that are no constants."""
+        if node.op_type != op_type:
             return None
-        if len(node.input) < 2:
-            return [int(a) for a in read_attributes(node)["axes"]]
-        found = self._constant(node, 1)
-        return None if found is None else [int(a) for a in found.ravel()]
+        found = read_attributes(node).get("axes") if len(node.input) < 2 else self._constant(node, 1)
+        return None if found is None else [int(axis) for axis in np.ravel(found)]
 
-    def _constant(self, node: NodeProto, position: int) -> "np.ndarray | None":
+    def _constant(self, node: NodeProto, position: int) -> npt.NDArray[Any] | None:
         name = node.input[position] if position < len(node.input) else ""
         return numpy_helper.to_array(self.weights[name]) if name in self.weights else None
 
-    def _selected(self, node: NodeProto) -> list[int] | None:
-        """Returns the numbers of the parts that each output of a node is; None if they are not one part each."""
-        if node.op_type == "Gather" and int(read_attributes(node).get("axis", 0)) == 0:
-            chosen = self._constant(node, 1)
-            if chosen is None or chosen.size != 1 or chosen.ndim > 1 or not -self.count <= chosen.item() < self.count:
-                return None
-            return [int(chosen.item()) % self.count]
-        if node.op_type == "Split" and int(read_attributes(node).get("axis", 0)) == 0:
+    def _find_selected(self, node: NodeProto) -> list[int] | None:
+        """Returns the number of the part that each output of a node is; None if an output is not one part."""
+        along = int(read_attributes(node).get("axis", 0)) % self.rank if node.op_type in ("Gather", "Split") else 0
+        if along:
+            return None
+        if node.op_type == "Split":
             return [*range(self.count)] if len(node.output) == self.count else None
-        return self._sliced(node) if node.op_type == "Slice" else None
+        if node.op_type == "Slice":
+            return self._find_slice(node)
+        chosen = self._constant(node, 1) if node.op_type == "Gather" else None
+        if chosen is None or chosen.size != 1 or chosen.ndim > 1:
+            return None
+        return [int(chosen.item()) % self.count]
 
-    def _sliced(self, node: NodeProto) -> list[int] | None:
+    def _find_slice(self, node: NodeProto) -> list[int] | None:
         bounds = [self._constant(node, k) for k in range(1, len(node.input))]
         if len(bounds) < 3 or any(b is None or b.size != 1 for b in bounds):
             return None
         start, end, axis, *step = (int(b.item()) for b in bounds if b is not None)
-        numbers = range(self.count)[slice(start, None if end >= _END else end, *step)]
-        return [*numbers] if axis == 0 and len(numbers) == 1 else None
+        numbers = range(self.count)[slice(start, end, *step)]
+        return [*numbers] if axis % self.rank == 0 and len(numbers) == 1 else None
 
     def _keeps_axis(self, node: NodeProto) -> bool:
-        """Checks whether a selected part still has the first axis, with size 1."""
+        """Checks whether a part that a node selects still has the first axis, with size 1."""
         chosen = self._constant(node, 1)
         return node.op_type != "Gather" or (chosen is not None and chosen.ndim == 1)
 
-    def _select(self, node: NodeProto, parts: Sequence[str]) -> None:
-        """Makes the outputs of a selection of parts from the parts themselves."""
-        for number, name in zip(self._selected(node) or (), node.output, strict=True):
+    def _select(
+        self, node: NodeProto, parts: Sequence[str], renamed: dict[str, str], outputs: Mapping[str, ValueInfoProto]
+    ) -> list[NodeProto]:
+        """Returns nodes that make what a node selects from the parts; what is a part is only `renamed`."""
+        found: list[NodeProto] = []
+        for number, name in zip(self._find_selected(node) or (), node.output, strict=True):
             if self._keeps_axis(node):
-                self._unsqueeze(parts[number], name)
+                axes: dict[str, Any] = {"axes": [0]} if self.version < _AXES_INPUT else {}
+                given = [parts[number], *([] if axes else [self._number(np.array([0], np.int64))])]
+                found.append(helper.make_node("Unsqueeze", given, [name], name=name, **axes))
+            elif name in outputs:
+                found.append(helper.make_node("Identity", [parts[number]], [name], name=name))
             else:
-                self._add("Identity", [parts[number]], name)
+                renamed[name] = parts[number]
+        return found
 
-    def _append_parts(self, append: NodeProto, before: Sequence[str], after: Sequence[str]) -> None:
-        """Appends to each part what is appended to the stack."""
-        axis = int(read_attributes(append)["axis"]) % len(self.value.type.tensor_type.shape.dim)
-        makers = {o: n for n in self.proto.graph.node for o in n.output}
-        stacked = self._stacked([*self.proto.graph.node], makers[append.input[1]]) if append.input[1] in makers else None
-        for k, (old, new) in enumerate(zip(before, after, strict=True)):
-            if stacked:
-                row = stacked[k]
-            else:
-                row = self.names.unique_tensor(f"{append.input[1]}.{k}")
-                self._add("Gather", [append.input[1], self._number(np.int64(k))], row, axis=0)
-            self._add("Concat", [old, row], new, axis=axis - 1)
+    def _drop_unread(self) -> None:
+        """Removes Unsqueezes that only made stacks."""
+        graph = self.proto.graph
+        read = {name for node in graph.node for name in find_reads(node)} | {v.name for v in graph.output}
+        replace_nodes(graph, [n for n in graph.node if n.op_type != "Unsqueeze" or n.output[0] in read])
 
-    def _name_parts(self, nodes: Sequence[NodeProto], joint: NodeProto, after: Sequence[str]) -> None:
-        """Gives the tensors that a node stacks the names of the parts of the output."""
-        renamed = dict(zip(self._stacked(nodes, joint) or (), after, strict=True))
-        for node in (*nodes, *self.made):
-            rename_reads(node, renamed)
-            node.output[:] = [renamed.get(name, name) for name in node.output]
-
-    def _replace(
+    def _drop_squeezes(
         self,
         nodes: Sequence[NodeProto],
-        gone: Sequence[NodeProto],
-        output: ValueInfoProto,
-        before: Sequence[str],
-        after: Sequence[str],
+        readers: Sequence[NodeProto],
+        made: dict[str, list[NodeProto]],
+        renamed: dict[str, str],
     ) -> None:
-        """Puts the new nodes where they may stand, and the parts in the places of the stacks."""
-        graph = self.proto.graph
-        kept = [n for n in nodes if not any(n is g for g in gone)]
-        replace_nodes(graph, _in_order([*self.made, *kept]))
-        for values, value, parts in ((graph.input, self.value, before), (graph.output, output, after)):
-            dims = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in value.type.tensor_type.shape.dim]
-            kind = value.type.tensor_type.elem_type
-            shape = dims[1:] if value.type.tensor_type.HasField("shape") else None
-            own = [v if v.name != value.name else None for v in values]
-            found = [w for v in own for w in ([v] if v else _values(parts, kind, shape))]
-            del values[:]
-            values.extend(found)
+        """Lets what reads a selected part without its first axis read the part itself."""
+        wide = {new.output[0]: new.input[0] for n in readers for new in made[n.output[0]] if new.op_type == "Unsqueeze"}
+        outputs = {v.name for v in self.proto.graph.output}
+        for node in nodes:
+            is_part = node.input and node.input[0] in wide and self._axes(node, "Squeeze") == [0]
+            if is_part and node.output[0] not in outputs:
+                renamed[node.output[0]], made[node.output[0]] = wide[node.input[0]], []
 
-    def _unsqueeze(self, part: str, output: str) -> None:
-        version = next(o.version for o in self.proto.opset_import if o.domain in STANDARD_DOMAINS)
-        if version < 13:
-            self._add("Unsqueeze", [part], output, axes=[0])
-        else:
-            self._add("Unsqueeze", [part, self._number(np.array([0], np.int64))], output)
+    def _append_to_parts(self, append: NodeProto, before: Sequence[str], after: Sequence[str]) -> list[NodeProto]:
+        """Returns nodes that append to each part what `append` appends to the stack."""
+        axis, new, found = int(read_attributes(append)["axis"]) % self.rank, append.input[1], list[NodeProto]()
+        stacked = self._find_stacked(self.makers.get(new))
+        for k, (old, name) in enumerate(zip(before, after, strict=True)):
+            if stacked is None:
+                row = self.names.unique_tensor(f"{new}.{k}")
+                found.append(helper.make_node("Gather", [new, self._number(np.int64(k))], [row], name=row, axis=0))
+            else:
+                row = stacked[k]
+            found.append(helper.make_node("Concat", [old, row], [name], name=name, axis=axis - 1))
+        return found
 
-    def _number(self, value: "np.ndarray | np.int64") -> str:
+    def _number(self, value: npt.ArrayLike) -> str:
         name = self.names.unique_tensor(f"{self.value.name}.number")
         self.proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
-    def _add(self, op_type: str, inputs: Sequence[str], output: str, **more: int | list[int]) -> None:
-        self.made.append(helper.make_node(op_type, list(inputs), [output], name=output, **more))
+
+def _replace_value(values: Any, stack: ValueInfoProto, parts: Sequence[str]) -> None:
+    """Replaces an input or output of a graph by values without its first axis."""
+    kept: list[ValueInfoProto] = []
+    for value in values:
+        for name in parts if value.name == stack.name else (value.name,):
+            copy = ValueInfoProto()
+            copy.CopyFrom(value)
+            copy.name = name
+            if value.name == stack.name and value.type.tensor_type.HasField("shape"):
+                del copy.type.tensor_type.shape.dim[0]
+            kept.append(copy)
+    del values[:]
+    values.extend(kept)

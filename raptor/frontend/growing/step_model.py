@@ -22,9 +22,10 @@ from raptor.frontend.growing.growth_rules import Growth
 from raptor.frontend.growing.move_factors import move_factors
 from raptor.frontend.growing.position_values import compute_by_position, measure_shapes
 from raptor.frontend.growing.resolve_model import resolve_model
+from raptor.frontend.growing.split_stacks import split_stacks
 from raptor.frontend.proto.model_checks import PARAMETER_INPUTS
 from raptor.frontend.proto.read_model import SourceModel, find_reads, read_proto
-from raptor.graph.decoder_steps import DecoderSteps, GrowingState
+from raptor.graph.decoder_steps import DecoderSteps, GrowingState, StackedState, split_pairs
 from raptor.options import ModelInputs
 
 Array = npt.NDArray[Any]
@@ -47,8 +48,20 @@ def make_step_model(source: SourceModel, pairs: Mapping[str, str], capacity: int
     """
     proto = ModelProto.FromString(source.onnx_bytes)
     resolve_model(proto)
-    inputs = read_decoder_inputs(proto, pairs, fixed)
-    return _StepBuilder(proto, inputs, capacity, source.name).build()
+    stacks = split_stacks(proto, pairs, UniqueNames(proto.graph))
+    inputs = read_decoder_inputs(proto, split_pairs(stacks, pairs), _split_shapes(stacks, fixed))
+    step = _StepBuilder(proto, inputs, capacity, source.name).build()
+    return replace(step, steps=replace(step.steps, stacks=stacks))
+
+
+def _split_shapes(stacks: Sequence[StackedState], fixed: ModelInputs) -> ModelInputs:
+    """Returns the shapes that the user gives, with those of parts in the places of stacks."""
+    shapes = dict(fixed.shapes)
+    for stack in stacks:
+        if stack.input in shapes:
+            shape = shapes.pop(stack.input)
+            shapes |= {part.input: shape[1:] for part in stack.parts}
+    return replace(fixed, shapes=shapes)
 
 
 class _StepBuilder:

@@ -31,6 +31,7 @@ FORMS: Mapping[str, Callable[[], ModelProto]] = {
     "pairs": lambda: decoders.grouped_decoder(rotary_interleaved=1),
     "scale": lambda: decoders.grouped_decoder(scale=0.5),
     "one group": lambda: decoders.grouped_decoder(groups=1, layers=1),
+    **{f"stack: {how}": partial(fused_decoders.stacked_decoder, how) for how in get_args(fused_decoders.Selection)},
     **{form: partial(fused_decoders.fused_decoder, form, layers=1) for form in get_args(fused_decoders.Form)},
 }
 
@@ -49,16 +50,41 @@ def test_a_step_gives_the_values_of_the_model_that_grows(form: str) -> None:
     names = [o.name for o in session.get_outputs()]
     shapes = {i.name: i.shape for i in session.get_inputs()}
     held = {state.input: np.zeros(shapes[state.input], np.float32) for state in step.steps.states}
-    assert len(held) == len([v for v in proto.graph.input if v.name.startswith("past")])
+    stacked = sum(len(stack.parts) - 1 for stack in step.steps.stacks)
+    assert len(held) - stacked == len([v for v in proto.graph.input if v.name.startswith("past")])
     for position, wanted in enumerate(decoders.steps_of_runtime(proto, TOKENS)):
         feed = {"input_ids": np.array([[TOKENS[position]]]), "position": np.array([position]), **held}
         found = dict(zip(names, session.run(None, feed), strict=True))
         np.testing.assert_allclose(found["logits"], wanted["logits"], rtol=1e-5, atol=1e-5)
+        for stack in step.steps.stacks:
+            wanted |= dict(zip([part.output for part in stack.parts], wanted[stack.output], strict=True))
         for state in step.steps.states:
             held[state.input] = found[state.output]
             stored = found[state.output].transpose(np.argsort(state.permutation))
             rows = stored.take(range(CAPACITY - position - 1, CAPACITY), state.axis)
             np.testing.assert_allclose(rows, wanted[state.output], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", get_args(fused_decoders.Selection))
+def test_keys_and_values_in_one_tensor_are_two_states(how: fused_decoders.Selection) -> None:
+    """So values lie row beside row, as the product reads them, and nothing selects from a cache."""
+    steps = make_step(fused_decoders.stacked_decoder(how)).steps
+    assert [(stack.input, stack.output) for stack in steps.stacks] == [("past_0", "present_0"), ("past_1", "present_1")]
+    orders = {state.input: state.permutation for state in steps.states}
+    assert orders == {f"past_{n}.{k}": (0, 1, *((2, 3), (3, 2))[k]) for n in range(2) for k in range(2)}
+
+
+def test_a_stack_of_which_another_node_reads_all_stays_one() -> None:
+    proto = fused_decoders.stacked_decoder("joined", layers=1)
+    node = next(n for n in proto.graph.node if n.output[0] == "value.0.all")
+    node.op_type = "Slice"
+    del node.attribute[:]
+    node.input[:] = ["present_0", "0", "2", "0"]
+    after = [helper.make_node("Gather", ["value.0.all", "one"], ["value.0.chosen"], name="chosen", axis=0)]
+    after[0].output[0], node.output[0] = "value.0.all", "value.0.both"
+    after[0].input[0] = "value.0.both"
+    proto.graph.node.insert(list(proto.graph.node).index(node) + 1, after[0])
+    assert make_step(proto).steps.stacks == ()
 
 
 def test_a_mask_that_all_softmaxes_read_is_the_only_one() -> None:

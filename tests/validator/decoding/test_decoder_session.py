@@ -56,6 +56,28 @@ def test_a_decoder_of_fused_attention_generates_the_tokens_of_onnxruntime(form: 
     assert (verdict.decoding.tokens, verdict.decoding.equal) == (CAPACITY, CAPACITY)
 
 
+def test_keys_and_values_in_one_tensor_are_one_state_of_the_session(tmp_path: Path) -> None:
+    """The program has a state for each; sessions, their files and the judge have the model's, named by the user."""
+    pairs = {f"past_{n}": f"present_{n}" for n in range(2)}
+    made = raptor.compile(
+        fused_decoders.stacked_decoder("Gather"),
+        states=pairs,
+        capacity=CAPACITY,
+        cores=32,
+        shapes={"past_0": (2, 1, 2, 0, 8)},
+    )
+    verdict = made.validate()
+    assert verdict.passed, verdict
+    assert {c.name for c in verdict.outputs} == {"logits", "present_0", "present_1"}
+    session = raptor.Session(made)
+    session.step(3)
+    assert session.states()["present_1"].shape == (2, 1, 2, 1, 8)
+    session.save(tmp_path / "session.npz")
+    wanted = session.step(4)["logits"]
+    session.load(tmp_path / "session.npz")
+    assert np.array_equal(session.step(4)["logits"], wanted)
+
+
 def test_the_branch_of_a_merged_decoder_with_caches_is_a_decoder() -> None:
     proto = fused_decoders.merged_decoder(decoders.plain_decoder())
     verdict = compiled(proto, constants={"use_cache_branch": [True]}).validate()
@@ -199,6 +221,20 @@ def test_files_that_are_no_session_are_refused(program: raptor.Program, tmp_path
         ("capacity", 5, "has no 5 rows"),
         ("position", "input_ids", "has no input 'input_ids' of one number"),
         ("states", [], "no state grows"),
+        (
+            "stacks",
+            [
+                {
+                    "input": "past",
+                    "output": "present",
+                    "parts": [
+                        {"input": f"past_key_values.0.{k}", "output": f"present.{n}.{k}"}
+                        for n, k in ((0, "key"), (1, "value"))
+                    ],
+                }
+            ],
+            "state 'past': its parts are not states that grow alike",
+        ),
         (
             "derived",
             [{"name": "attention_mask", "kind": "ones", "shape": [1, 6], "dtype": "object"}],
