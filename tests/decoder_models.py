@@ -8,6 +8,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tests.tiny_models import Array
 from validator.model.ort_session import create_session
+from validator.model.types import number_type
 
 MICROSOFT = "com.microsoft"
 _FLOAT, _INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -208,6 +209,25 @@ def grouped_decoder(
     return b.model(inputs, {"logits": ["batch", "sequence", vocabulary], **after})
 
 
+def with_integer_cache(decoder: ModelProto, kind: str) -> ModelProto:
+    """A decoder of GroupQueryAttention whose caches hold int8. `kind`: `PER_TENSOR` or `PER_CHANNEL` scales."""
+    made, rng = ModelProto(), np.random.default_rng(1)
+    made.CopyFrom(decoder)
+    caches = [v for v in (*made.graph.input, *made.graph.output) if v.name.startswith(("past", "present"))]
+    _, groups, _, size = (d.dim_value for d in caches[0].type.tensor_type.shape.dim)
+    shape = (1,) if kind == "PER_TENSOR" else (1, groups, 1, size)
+    for name in ("k_scale", "v_scale"):
+        made.graph.initializer.append(numpy_helper.from_array(rng.uniform(0.02, 0.04, shape).astype(np.float32), name))
+    for value in caches:
+        value.type.tensor_type.elem_type = TensorProto.INT8
+    for node in made.graph.node:
+        if node.op_type == "GroupQueryAttention":
+            node.input.extend(["", "", "", "k_scale", "v_scale"])
+            kinds = {"k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": 8}
+            node.attribute.extend(helper.make_attribute(name, value) for name, value in kinds.items())
+    return made
+
+
 def _skip_norm(b: GraphBuilder, x: str, added: str, gain: str, name: str) -> tuple[str, str]:
     outputs = [name, "", "", f"{name}.sum"]
     b.add("SkipSimplifiedLayerNormalization", [x, added, gain], outputs, domain=MICROSOFT, epsilon=1e-5)
@@ -219,8 +239,10 @@ def steps_of_runtime(proto: ModelProto, tokens: Sequence[int]) -> Iterator[dict[
     from pathlib import Path
 
     session = create_session(proto.SerializeToString(), Path("decoder"))
-    caches = {i.name: [0 if n == "past" else n if isinstance(n, int) else 1 for n in i.shape] for i in _past(session)}
-    held = {name: np.zeros(shape, np.float32) for name, shape in caches.items()}
+    held: dict[str, Array] = {
+        i.name: np.zeros([0 if n == "past" else n if isinstance(n, int) else 1 for n in i.shape], number_type(i.type))
+        for i in _past(session)
+    }
     names = [o.name for o in session.get_outputs()]
     known = {i.name for i in session.get_inputs()}
     for position, token in enumerate(tokens):

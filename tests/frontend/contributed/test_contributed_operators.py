@@ -153,7 +153,11 @@ REFUSED: Mapping[str, tuple[ModelProto, str]] = {
         single("GroupQueryAttention", [*QKV, None, None, *LENGTHS], ["y"], inputs=3, num_heads=3, kv_num_heads=2),
         "num_heads=3, kv_num_heads=2",
     ),
-    "integers": (attention(k_quant_type="PER_TENSOR"), "a cache of integers is not supported"),
+    "integers": (attention(k_quant_type="PER_TENSOR"), "a cache of 8 bits, with scales NONE and PER_TENSOR"),
+    "small integers": (
+        attention(k_quant_type="PER_TENSOR", v_quant_type="PER_TENSOR", kv_cache_bit_width=4),
+        "a cache of 4 bits, with scales PER_TENSOR",
+    ),
 }
 
 

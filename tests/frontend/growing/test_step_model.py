@@ -19,9 +19,16 @@ from tests import decoder_models as decoders
 from tests import fused_decoders
 from tests.tiny_models import Array
 from validator.model.ort_session import create_session
+from validator.model.types import number_type
 
 CAPACITY = 7
 TOKENS = (3, 1, 7, 7, 0, 11, 5)
+
+
+def _with_integers(kind: str) -> ModelProto:
+    return decoders.with_integer_cache(decoders.grouped_decoder(layers=1), kind)
+
+
 FORMS: Mapping[str, Callable[[], ModelProto]] = {
     "plain": decoders.plain_decoder,
     "grouped": decoders.grouped_decoder,
@@ -30,6 +37,7 @@ FORMS: Mapping[str, Callable[[], ModelProto]] = {
     "cap": lambda: decoders.grouped_decoder(softcap=2.0),
     "pairs": lambda: decoders.grouped_decoder(rotary_interleaved=1),
     "scale": lambda: decoders.grouped_decoder(scale=0.5),
+    **{f"int8, {kind}": partial(_with_integers, kind) for kind in ("PER_TENSOR", "PER_CHANNEL")},
     "one group": lambda: decoders.grouped_decoder(groups=1, layers=1),
     **{f"stack: {how}": partial(fused_decoders.stacked_decoder, how) for how in get_args(fused_decoders.Selection)},
     **{form: partial(fused_decoders.fused_decoder, form, layers=1) for form in get_args(fused_decoders.Form)},
@@ -49,7 +57,8 @@ def test_a_step_gives_the_values_of_the_model_that_grows(form: str) -> None:
     session = create_session(step.model.onnx_bytes, Path(form))
     names = [o.name for o in session.get_outputs()]
     shapes = {i.name: i.shape for i in session.get_inputs()}
-    held = {state.input: np.zeros(shapes[state.input], np.float32) for state in step.steps.states}
+    types = {i.name: number_type(i.type) for i in session.get_inputs()}
+    held = {state.input: np.zeros(shapes[state.input], types[state.input]) for state in step.steps.states}
     stacked = sum(len(stack.parts) - 1 for stack in step.steps.stacks)
     assert len(held) - stacked == len([v for v in proto.graph.input if v.name.startswith("past")])
     for position, wanted in enumerate(decoders.steps_of_runtime(proto, TOKENS)):

@@ -48,6 +48,17 @@ def test_a_decoder_generates_the_tokens_of_onnxruntime_over_the_whole_capacity(g
     assert {c.name for c in verdict.outputs} >= {"logits", "present.0.key", "present.1.value"}
 
 
+@pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
+def test_a_cache_of_integers_holds_those_of_onnxruntime(kind: str) -> None:
+    verdict = compiled(decoders.with_integer_cache(decoders.grouped_decoder(), kind)).validate()
+    assert verdict.passed, verdict
+    assert verdict.decoding is not None
+    assert verdict.decoding.equal == CAPACITY
+    caches = [c for c in verdict.outputs if c.name.startswith("present")]
+    assert len(caches) == 4
+    assert all(c.max_absolute == 0 for c in caches)
+
+
 @pytest.mark.parametrize("form", get_args(fused_decoders.Form))
 def test_a_decoder_of_fused_attention_generates_the_tokens_of_onnxruntime(form: fused_decoders.Form) -> None:
     verdict = compiled(fused_decoders.fused_decoder(form)).validate()
