@@ -1,6 +1,7 @@
 """Decoders whose caches grow, as exporters write them, and onnxruntime stepping through them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -234,20 +235,23 @@ def _skip_norm(b: GraphBuilder, x: str, added: str, gain: str, name: str) -> tup
     return name, f"{name}.sum"
 
 
-def steps_of_runtime(proto: ModelProto, tokens: Sequence[int]) -> Iterator[dict[str, Array]]:
-    """Yields the outputs of onnxruntime for one token after the other, with its own caches."""
+def steps_of_runtime(
+    proto: ModelProto, tokens: Sequence[int], given: Mapping[str, Array] = MappingProxyType({})
+) -> Iterator[dict[str, Array]]:
+    """Yields the outputs of onnxruntime for one token after the other, with its own caches. `given`: in all steps."""
     from pathlib import Path
 
     session = create_session(proto.SerializeToString(), Path("decoder"))
     held: dict[str, Array] = {
         i.name: np.zeros([0 if n == "past" else n if isinstance(n, int) else 1 for n in i.shape], number_type(i.type))
         for i in _past(session)
+        if i.name not in given
     }
     names = [o.name for o in session.get_outputs()]
     known = {i.name for i in session.get_inputs()}
     for position, token in enumerate(tokens):
         derived = {"attention_mask": np.ones((1, position + 1), np.int64), "position_ids": np.array([[position]])}
-        feed = {"input_ids": np.array([[token]]), **held, **{k: a for k, a in derived.items() if k in known}}
+        feed = {"input_ids": np.array([[token]]), **held, **given, **{k: a for k, a in derived.items() if k in known}}
         found = dict(zip(names, session.run(None, feed), strict=True))
         held = {name: found[name.replace("past_key_values", "present").replace("past_", "present_")] for name in held}
         yield found

@@ -162,6 +162,52 @@ def _with_nan(
     return b.add("Reshape", [mixed, b.constant("flat", np.array([0, 0, heads * size]))], f"joined.{n}")
 
 
+def encoder_decoder(
+    returned: Literal["nothing", "empty", "same"] = "nothing", *, heads: int = 2, size: int = 8, vocabulary: int = 12
+) -> ModelProto:
+    """A decoder that also attends to an encoder's keys and values, `past_key_values.0.encoder.key`, as optimum has it.
+
+    `returned`: what it returns for these: nothing, constants of no element as a merged decoder, or themselves.
+    """
+    b, width, kinds = GraphBuilder(0), heads * size, ("key", "value")
+    shape, flat = b.constant("by.head", np.array([0, 0, heads, size])), b.constant("flat", np.array([0, 0, width]))
+
+    def by_head(x: str, name: str) -> str:
+        whole = b.add("MatMul", [x, b.weights(f"w.{name}", width, width)], f"{name}.flat")
+        return b.add("Transpose", [b.add("Reshape", [whole, shape], f"{name}.split")], name, perm=[0, 2, 1, 3])
+
+    def attend(x: str, name: str, keys: str, values: str) -> str:
+        turned = b.add("Transpose", [keys], f"{name}.turned", perm=[0, 1, 3, 2])
+        shares = b.add("Softmax", [b.add("MatMul", [x, turned], f"{name}.scores")], f"{name}.shares")
+        mixed = b.add(
+            "Transpose", [b.add("MatMul", [shares, values], f"{name}.mixed")], f"{name}.by", perm=[0, 2, 1, 3]
+        )
+        joined = b.add("Reshape", [mixed, flat], f"{name}.joined")
+        return b.add("MatMul", [joined, b.weights(f"out.{name}", width, width)], f"{name}.out")
+
+    x = b.add("Gather", [b.weights("words", vocabulary, width), "input_ids"], "x")
+    query, *new = (by_head(x, name) for name in ("query", *kinds))
+    pairs = zip(kinds, new, strict=True)
+    own = [b.add("Concat", [f"past_key_values.0.decoder.{k}", a], f"present.0.decoder.{k}", axis=2) for k, a in pairs]
+    x = b.add("Add", [x, attend(query, "own", *own)], "x.own")
+    given = [f"past_key_values.0.encoder.{k}" for k in kinds]
+    x = b.add("Add", [x, attend(by_head(x, "cross"), "of.encoder", *given)], "x.both")
+    b.add("MatMul", [x, b.weights("head", width, vocabulary)], "logits")
+    inputs: dict[str, Any] = {"input_ids": ["batch", "sequence"]}
+    inputs |= {f"past_key_values.0.decoder.{k}": ["batch", heads, "past", size] for k in kinds}
+    inputs |= {name: ["batch", heads, "encoder", size] for name in given}
+    outputs: dict[str, Any] = {"logits": ["batch", "sequence", vocabulary]}
+    outputs |= {f"present.0.decoder.{k}": ["batch", heads, "total", size] for k in kinds}
+    for k in kinds if returned != "nothing" else ():
+        name, none = f"present.0.encoder.{k}", helper.make_tensor("none", TensorProto.FLOAT, [0, heads, 1, size], [])
+        if returned == "same":
+            b.add("Identity", [f"past_key_values.0.encoder.{k}"], name)
+        else:
+            b.add("Constant", [], name, value=none)
+        outputs[name] = [0 if returned == "empty" else "batch", heads, 1 if returned == "empty" else "encoder", size]
+    return b.model(inputs, outputs)
+
+
 Selection = Literal["Gather", "Split", "Slice", "joined"]
 
 

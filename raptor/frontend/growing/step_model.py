@@ -251,7 +251,8 @@ class _StepBuilder:
 
     def _model(self, tables: "Mapping[str, str | _PositionTable]", states: Sequence[GrowingState]) -> SourceModel:
         """Returns the step as a model with static shapes."""
-        outputs = [v.name for v in self.proto.graph.output]
+        # A branch without an encoder returns caches of no element in place of the encoder's.
+        outputs = [v.name for v in self.proto.graph.output if 0 not in self.last[v.name]]
         self.nodes += [
             helper.make_node("Identity", [self._at_position(tables[n])], [n], name=n) for n in outputs if n in tables
         ]

@@ -97,6 +97,10 @@ def generate_command(
     prompt_ids: Annotated[
         str | None, typer.Option("--prompt-ids", metavar="ID,ID", help="Ids of the tokens that it reads, instead.")
     ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="[NAME=]FILE", help="Inputs that all steps have in common: .npy, .npz, .pb."),
+    ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 16,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the best token, 1 draws by probability.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers, with a temperature.")] = 0,
@@ -122,6 +126,7 @@ def generate_command(
     from validator.decoding.decoder_session import DecoderSession
     from validator.decoding.generation import GenerationReport, Sampling, generate_tokens
     from validator.decoding.text_tokens import decode_tokens, encode_text, require_tokenizer
+    from validator.execution.inputs import read_input_files
     from validator.load.output_directory import load_output
 
     ids = _read_prompt(prompt, prompt_ids)
@@ -132,7 +137,8 @@ def generate_command(
     if save is not None:
         file_access.refuse_stdout("--save", save)
         file_access.check_file_replaceable("--save", save, force=force)
-    chip = DecoderSession(load_output(out))
+    program = load_output(out)
+    chip = DecoderSession(program, read_input_files(program.memory.inputs, inputs) if inputs else {})
     if prompt is not None:
         require_tokenizer(chip.program)
         ids = encode_text(prompt)

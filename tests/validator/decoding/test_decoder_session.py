@@ -97,6 +97,50 @@ def test_the_branch_of_a_merged_decoder_with_caches_is_a_decoder() -> None:
     assert (verdict.decoding.tokens, verdict.decoding.equal) == (CAPACITY, CAPACITY)
 
 
+@pytest.mark.parametrize("returned", ["nothing", "empty", "same"])
+def test_a_decoder_attends_to_what_an_encoder_computed(returned: Any, tmp_path: Path) -> None:
+    """It is an input of all steps, or a state that the model returns as it is; the session begins with it."""
+    made = compiled(fused_decoders.encoder_decoder(returned), dims={"encoder": 5})
+    verdict = made.validate()
+    assert verdict.passed, verdict
+    assert verdict.decoding is not None
+    assert verdict.decoding.equal == CAPACITY
+    proto = ModelProto.FromString((made.save(tmp_path / "out") / files.ORIGINAL).read_bytes())
+    rng = np.random.default_rng(1)
+    given = {f"past_key_values.0.encoder.{k}": random_floats(rng, 1, 2, 5, 8) for k in ("key", "value")}
+    session = raptor.Session(made, given)
+    wanted = decoders.steps_of_runtime(proto, TOKENS, given)
+    for token, found in zip(TOKENS, wanted, strict=True):
+        np.testing.assert_allclose(session.step(token)["logits"], found["logits"], rtol=1e-4, atol=1e-5)
+    first = session.states()
+    session.reset()
+    assert len(session.generate([3], 2)) == 2
+    assert session.position == 2
+    assert first["present.0.decoder.key"].shape == (1, 2, CAPACITY, 8)
+
+
+def random_floats(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"position": np.zeros(1)}, "input 'position': the session knows it"),
+        ({"past_key_values.0.decoder.key": np.zeros((1, 2, 6, 8))}, "input 'past_key_values.0.decoder.key': the"),
+        (
+            {"past_key_values.0.encoder.key": np.zeros((1, 2, 4, 8))},
+            r"expected shape \[1, 2, 5, 8\], not \[1, 2, 4, 8\]",
+        ),
+        ({"x": np.zeros(1)}, "'x' is no input of the model"),
+    ],
+)
+def test_wrong_inputs_of_a_sequence_are_refused(given: Any, message: str) -> None:
+    made = compiled(fused_decoders.encoder_decoder(), dims={"encoder": 5})
+    with pytest.raises(raptor.UserError, match=message):
+        raptor.Session(made, given)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_sampled_tokens_are_those_of_onnxruntime(program: raptor.Program, seed: int) -> None:
     """Both sides draw the same random numbers."""
