@@ -1,4 +1,4 @@
-"""What a language model needs of a chip: caches of some capacity, and weights whose blocks have scales."""
+"""Needs of a language model: caches of some capacity, and weights whose blocks have scales."""
 
 from collections.abc import Iterator, Sequence
 

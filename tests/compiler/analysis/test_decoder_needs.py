@@ -1,4 +1,4 @@
-"""What `raptor inspect` says a language model needs."""
+"""Needs of a language model, as `raptor inspect` tells them."""
 
 import pytest
 from onnx import TensorProto, helper
