@@ -61,6 +61,8 @@ class DecoderSteps:
     states: tuple[GrowingState, ...]
     derived: tuple[DerivedInput, ...]
     stacks: tuple[StackedState, ...] = ()
+    cache_nodes: tuple[str, ...] = ()
+    """Nodes of the step that compute with caches, or with what has a value for each of their rows."""
 
     def split_pairs(self, pairs: Mapping[str, str]) -> Mapping[str, str]:
         """Returns states, output by input, as the program has them. `pairs`: as the model does, or `AUTOMATIC`."""

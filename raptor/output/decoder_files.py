@@ -52,6 +52,8 @@ class DecoderFile(StrictSchema):
     The program holds the last `capacity` rows of each state, the newest at the end. It reads its position, 0 to
     capacity - 1, from the input `position`, and takes no `derived` inputs. `states` are those of
     the program; those that are parts of one state of the model are in `stacks`, too.
+
+    `cache_nodes`: nodes of `model.onnx` that compute with caches, or with a value for each of their rows.
     """
 
     version: Literal[1] = FORMAT_VERSION
@@ -60,3 +62,4 @@ class DecoderFile(StrictSchema):
     states: JsonArray[GrowingStateFile]
     derived: JsonArray[DerivedInputFile] = ()
     stacks: JsonArray[StackedStateFile] = ()
+    cache_nodes: JsonArray[str] = ()

@@ -203,6 +203,7 @@ def make_decoder(steps: DecoderSteps) -> decoder_files.DecoderFile:
             )
             for s in steps.stacks
         ),
+        cache_nodes=steps.cache_nodes,
     )
 
 

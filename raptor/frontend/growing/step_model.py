@@ -99,8 +99,13 @@ class _StepBuilder:
             else:
                 self._copy(node, values, tables, growth, masks)
         derived = self.inputs.derived_inputs(self.capacity - 1)
-        steps = DecoderSteps(self.capacity, self.position, tuple(states.values()), derived)
+        grown = tuple(dict.fromkeys(node.name or node.output[0] for node in self.nodes if self._grows(node, growth)))
+        steps = DecoderSteps(self.capacity, self.position, tuple(states.values()), derived, cache_nodes=grown)
         return StepModel(self._model(tables, steps.states), steps)
+
+    def _grows(self, node: NodeProto, growth: Growth) -> bool:
+        """Checks whether a node has a value for each row of a cache."""
+        return any(growth.axis(name) is not None for name in (*node.input, *node.output))
 
     def _stored_order(self, state: GrowingState, data: Sequence[NodeProto], growth: Growth) -> tuple[int, ...]:
         """Returns the order of a state's axes: the axis that grows is the last one if products add up its rows."""
