@@ -57,9 +57,8 @@ def test_caches_are_counted_and_timed(outs: list[Path], capsys: pytest.CaptureFi
         main(["simulate", str(outs[0])])
     told = capsys.readouterr().out
     assert f"{found.cache_bytes:,} bytes of caches for each session" in told
-    assert (
-        f"{found.cache_share:.0%} of the time with caches, {found.product_share:.0%} in layers with crossbars" in told
-    )
+    parts = f"{found.cache_share:.0%} of the time with caches, {found.product_share:.0%} in layers with crossbars"
+    assert parts in told
 
 
 def test_a_further_token_takes_no_longer_than_told(outs: list[Path]) -> None:
