@@ -229,6 +229,48 @@ def with_integer_cache(decoder: ModelProto, kind: str) -> ModelProto:
     return made
 
 
+def with_weight_blocks(decoder: ModelProto, bits: int, block: int, level: int = 0) -> ModelProto:
+    """A decoder whose products with weights are MatMulNBits, a scale for each block of inputs. `level`: of accuracy."""
+    made, weights = ModelProto(), {t.name: numpy_helper.to_array(t) for t in decoder.graph.initializer}
+    made.CopyFrom(decoder)
+    constants: dict[str, Array] = {}
+    for node in made.graph.node:
+        if node.op_type != "MatMul" or node.input[1] not in weights:
+            continue
+        values, name = weights[node.input[1]], node.output[0]
+        (columns, rows), blocks = values.shape, -(-values.shape[0] // block)
+        padded = np.zeros((rows, blocks * block), np.float32)
+        padded[:, :columns] = values.T
+        parts, most = padded.reshape(rows, blocks, block), 2 ** (bits - 1)
+        scale = np.maximum(np.abs(parts).max(axis=2) / most, np.finfo(np.float32).tiny)
+        codes = (np.clip(np.rint(parts / scale[..., None]), -most, most - 1) + most).astype(np.uint8)
+        packed = sum(codes[..., k :: 8 // bits] << (k * bits) for k in range(8 // bits))
+        constants |= {f"{name}.packed": np.asarray(packed, np.uint8), f"{name}.scales": scale.astype(np.float32)}
+        sizes = {"K": columns, "N": rows, "bits": bits, "block_size": block, "accuracy_level": level}
+        given = [node.input[0], f"{name}.packed", f"{name}.scales"]
+        node.CopyFrom(helper.make_node("MatMulNBits", given, [name], name, domain=MICROSOFT, **sizes))
+    read = {name for node in made.graph.node for name in node.input}
+    kept = [t for t in decoder.graph.initializer if t.name in read]
+    del made.graph.initializer[:]
+    made.graph.initializer.extend([*kept, *(numpy_helper.from_array(a, name) for name, a in constants.items())])
+    return made
+
+
+def with_attention_inputs(decoder: ModelProto, *given: str, **constants: Array) -> ModelProto:
+    """A decoder whose GroupQueryAttention have further inputs, from number 9 on; other constants replace its own."""
+    made = ModelProto()
+    made.CopyFrom(decoder)
+    kept = [t for t in made.graph.initializer if t.name not in constants]
+    del made.graph.initializer[:]
+    made.graph.initializer.extend([*kept, *(numpy_helper.from_array(a, name) for name, a in constants.items())])
+    for node in made.graph.node:
+        if node.op_type == "GroupQueryAttention":
+            node.input.extend(given)
+    if "position_ids" in given:
+        made.graph.input.append(helper.make_tensor_value_info("position_ids", _INT64, ["batch", "sequence"]))
+    return made
+
+
 def _skip_norm(b: GraphBuilder, x: str, added: str, gain: str, name: str) -> tuple[str, str]:
     outputs = [name, "", "", f"{name}.sum"]
     b.add("SkipSimplifiedLayerNormalization", [x, added, gain], outputs, domain=MICROSOFT, epsilon=1e-5)

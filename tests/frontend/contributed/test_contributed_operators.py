@@ -154,6 +154,11 @@ REFUSED: Mapping[str, tuple[ModelProto, str]] = {
         "num_heads=3, kv_num_heads=2",
     ),
     "integers": (attention(k_quant_type="PER_TENSOR"), "a cache of 8 bits, with scales NONE and PER_TENSOR"),
+    "norms inside": (
+        attention(None, None, None, None, None, None, None, numbers(16), numbers(16)),
+        "its input q_norm_weight is not supported",
+    ),
+    "window cache": (attention(sliding_window_cache=1), "sliding_window_cache: onnxruntime cannot judge it on the CPU"),
     "small integers": (
         attention(k_quant_type="PER_TENSOR", v_quant_type="PER_TENSOR", kv_cache_bit_width=4),
         "a cache of 4 bits, with scales PER_TENSOR",

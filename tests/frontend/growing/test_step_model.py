@@ -25,6 +25,18 @@ CAPACITY = 7
 TOKENS = (3, 1, 7, 7, 0, 11, 5)
 
 
+def _partly_rotated() -> ModelProto:
+    angles = np.arange(64)[:, None] / 10000.0 ** (np.arange(0, 16, 2) / 16)
+    tables = {"cos": np.cos(angles), "sin": np.sin(angles)}
+    proto = decoders.grouped_decoder(layers=1, size=32)
+    return decoders.with_attention_inputs(proto, **{name: a.astype(np.float32) for name, a in tables.items()})
+
+
+def _with_sinks() -> ModelProto:
+    proto = decoders.grouped_decoder(layers=1, local_window_size=3, softcap=2.0)
+    return decoders.with_attention_inputs(proto, "", "", "sink", sink=np.array([0.1, 0.5, -0.3, 1], np.float32))
+
+
 def _with_integers(kind: str) -> ModelProto:
     return decoders.with_integer_cache(decoders.grouped_decoder(layers=1), kind)
 
@@ -38,6 +50,14 @@ FORMS: Mapping[str, Callable[[], ModelProto]] = {
     "pairs": lambda: decoders.grouped_decoder(rotary_interleaved=1),
     "scale": lambda: decoders.grouped_decoder(scale=0.5),
     **{f"int8, {kind}": partial(_with_integers, kind) for kind in ("PER_TENSOR", "PER_CHANNEL")},
+    "separate": lambda: decoders.grouped_decoder(layers=1, packed=False),
+    "sinks": _with_sinks,
+    "positions": lambda: decoders.with_attention_inputs(decoders.grouped_decoder(layers=1), "position_ids"),
+    "partly rotated": _partly_rotated,
+    **{
+        f"{bits} bits": partial(decoders.with_weight_blocks, decoders.grouped_decoder(layers=1), bits, 32)
+        for bits in (2, 4, 8)
+    },
     "one group": lambda: decoders.grouped_decoder(groups=1, layers=1),
     **{f"stack: {how}": partial(fused_decoders.stacked_decoder, how) for how in get_args(fused_decoders.Selection)},
     **{form: partial(fused_decoders.fused_decoder, form, layers=1) for form in get_args(fused_decoders.Form)},

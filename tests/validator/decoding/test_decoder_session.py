@@ -10,6 +10,9 @@ import pytest
 from onnx import ModelProto
 
 import raptor
+from raptor.common.options.option_texts import AUTOMATIC
+from raptor.frontend.loading import load
+from raptor.options import ResidencyOptions
 from raptor.output import files
 from tests import decoder_models as decoders
 from tests import fused_decoders
@@ -57,6 +60,20 @@ def test_a_cache_of_integers_holds_those_of_onnxruntime(kind: str) -> None:
     caches = [c for c in verdict.outputs if c.name.startswith("present")]
     assert len(caches) == 4
     assert all(c.max_absolute == 0 for c in caches)
+
+
+def test_blocks_of_weights_need_no_further_crossbars_and_no_rounded_activations() -> None:
+    """With accuracy_level 4, onnxruntime rounds activations to 8 bits; the judge then has level 0."""
+    proto = decoders.grouped_decoder()
+    forms = [decoders.with_weight_blocks(proto, 4, 16, level=4), decoders.with_weight_blocks(proto, 4, 64), proto]
+    programs = [compiled(form) for form in forms]
+    assert len({program.report.xbars_used for program in programs}) == 1
+    loaded = load(forms[0], residency=ResidencyOptions(states=AUTOMATIC, capacity=CAPACITY))
+    assert any("accuracy_level 4 is computed and judged as level 0" in note for note in loaded.notes)
+    verdict = programs[0].validate()
+    assert verdict.passed, verdict
+    logits = next(c for c in verdict.outputs if c.name == "logits")
+    assert logits.max_relative < 1e-5
 
 
 @pytest.mark.parametrize("form", get_args(fused_decoders.Form))
