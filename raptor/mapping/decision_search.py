@@ -29,6 +29,7 @@ from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import MOST_SMALL_ELEMENTS, count_elements
 from raptor.mapping.row_mapping import NothingStreamsError, PlannedDecision, RowMapper
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, compare_times
+from raptor.mapping.transformer.cache_cores import spread_one_token
 from raptor.target.arch import Target
 
 PRODUCT_FACTORS = 1.0, 2.0, 0.5
@@ -132,6 +133,7 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
         for factor in PRODUCT_FACTORS[:1] if chains else PRODUCT_FACTORS:
             search.correct(replace(search.knobs, products=factor * knobs.products))
         search.use_fewer_cores()
+        search.spread_tokens()
         first, best = search.evaluated[0].result().decision, search.best.decision
     return best, None if best is first or elements > MOST_COMPARED_ELEMENTS else first
 
@@ -212,6 +214,12 @@ class _Search:
             self.evaluate(planned.decision, best.knobs)
             failures = failures + 1 if self.best is best else 0
             best = self.best
+
+    def spread_tokens(self) -> None:
+        """Evaluates decisions by which layers of one token have cores for their row tiles."""
+        best = self.best
+        for decision in spread_one_token(self.mapper.graph, best.decision, self.mapper.arch):
+            self.evaluate(decision, best.knobs)
 
     def evaluate(self, decision: Decision, knobs: TuningKnobs) -> WorkBounds:
         """Returns the bounds of a decision; a thread finds its times, unless its interval is known to be too long."""
