@@ -95,7 +95,9 @@ def group_query_attention(w: ExpansionWriter) -> None:
     if past[0] and past[1]:
         k, v = w.add("Concat", [past[0], k], axis=2), w.add("Concat", [past[1], v], axis=2)
     kept = k, v
-    bias = hide_later_keys(w, rows, w.size(k, 2), view.integer("local_window_size", -1))
+    bias = None
+    if view.integer("causal", 1):
+        bias = hide_later_keys(w, rows, w.size(k, 2), view.integer("local_window_size", -1))
     if scales:
         # One factor for each channel: queries and means are scaled, so that no step scales a whole cache.
         q = w.add("Mul", [q, w.constant(scales[0].of_heads)])

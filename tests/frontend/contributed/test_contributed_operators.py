@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 
@@ -65,6 +66,8 @@ def attention(*more: Operand, **attributes: Any) -> ModelProto:
 
 
 X = numbers(1, 4, 32)
+KNOWS_CAUSAL = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 32)
+"""Older versions do not have the attribute `causal`."""
 CASES: Mapping[str, ModelProto] = {
     "rms": single("SimplifiedLayerNormalization", [X, numbers(32)], ["y"], domain="", epsilon=1e-3),
     "skip rms": single(
@@ -112,6 +115,7 @@ CASES: Mapping[str, ModelProto] = {
     "attention with sinks": attention(None, None, None, None, numbers(4)),
     "attention with a bias": attention(None, None, None, numbers(1, 4, 6, 6)),
     "attention with a scale": attention(scale=0.7),
+    **({"attention that sees all": attention(causal=0)} if KNOWS_CAUSAL else {}),
     "packed attention": single(
         "GroupQueryAttention",
         [numbers(1, 6, 128), None, None, None, None, *LENGTHS, COS, SIN],
