@@ -132,8 +132,8 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
             search.compare_phases()
         for factor in PRODUCT_FACTORS[:1] if chains else PRODUCT_FACTORS:
             search.correct(replace(search.knobs, products=factor * knobs.products))
-        search.use_fewer_cores()
         search.spread_tokens()
+        search.use_fewer_cores()
         first, best = search.evaluated[0].result().decision, search.best.decision
     return best, None if best is first or elements > MOST_COMPARED_ELEMENTS else first
 
@@ -197,6 +197,12 @@ class _Search:
             if not corrections:
                 return
 
+    def spread_tokens(self) -> None:
+        """Evaluates decisions by which layers of one token have cores for their row tiles."""
+        best = self.best
+        for decision in spread_one_token(self.mapper.graph, best.decision, self.mapper.arch):
+            self.evaluate(decision, best.knobs)
+
     def use_fewer_cores(self) -> None:
         """Evaluates the best decision so far for fewer and fewer cores, powers of two.
 
@@ -214,12 +220,6 @@ class _Search:
             self.evaluate(planned.decision, best.knobs)
             failures = failures + 1 if self.best is best else 0
             best = self.best
-
-    def spread_tokens(self) -> None:
-        """Evaluates decisions by which layers of one token have cores for their row tiles."""
-        best = self.best
-        for decision in spread_one_token(self.mapper.graph, best.decision, self.mapper.arch):
-            self.evaluate(decision, best.knobs)
 
     def evaluate(self, decision: Decision, knobs: TuningKnobs) -> WorkBounds:
         """Returns the bounds of a decision; a thread finds its times, unless its interval is known to be too long."""
