@@ -127,7 +127,7 @@ def spread_one_token(graph: Graph, decision: Decision, arch: Target) -> list[Dec
     follow one another share cores, `_TOGETHER` of them; more layers on the same cores are longer at work for a sample.
     """
     layers = {key for node in graph.nodes if isinstance(node.operator, Filter) for key in (filter_key(node),)}
-    chains = {} if graph.residency.states else _find_chains(graph, decision, [])
+    chains: _Chains = {} if graph.residency.states else _find_chains(graph, decision, [])
     if len(chains) < _FEWEST_LAYERS or layers != {key for keys in chains.values() for key in keys}:
         return []
     found: list[Decision] = []
