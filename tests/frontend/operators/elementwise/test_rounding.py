@@ -44,7 +44,7 @@ def clipped(most: float, kind: int) -> ModelProto:
         helper.make_node("Round", ["bounded"], ["whole"]),
         helper.make_node("Cast", ["whole"], ["y"], to=kind),
     ]
-    ends = [numpy_helper.from_array(np.float32(v), n) for v, n in ((-most, "low"), (most, "high"))]
+    ends = [numpy_helper.from_array(np.asarray(v, np.float32), n) for v, n in ((-most, "low"), (most, "high"))]
     values = [helper.make_tensor_value_info(n, k, [2 * len(EDGES)]) for n, k in (("x", TensorProto.FLOAT), ("y", kind))]
     graph = helper.make_graph(nodes, "clipped", values[:1], values[1:], ends)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
