@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,7 +90,7 @@ def test_what_an_encoder_computed_is_an_input_of_all_steps(tmp_path: Path, capsy
     out, rng = tmp_path / "out", np.random.default_rng(0)
     raptor.compile(fused_decoders.encoder_decoder(), states="auto", capacity=6, dims={"encoder": 5}, cores=32).save(out)
     shapes = {f"past_key_values.0.encoder.{kind}": (1, 2, 5, 8) for kind in ("key", "value")}
-    given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    given: dict[str, Any] = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     np.savez(tmp_path / "given.npz", **given)
     assert run("generate", out, "--prompt-ids", "7,3", "--tokens", 4, "--input", tmp_path / "given.npz") == 0
     wanted = raptor.Session(out, given).generate([7, 3], 4)
