@@ -1,6 +1,7 @@
 """Decoders whose caches grow, as exporters write them, and onnxruntime stepping through them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tests.tiny_models import Array
 from validator.model.ort_session import create_session
+from validator.model.types import number_type
 
 MICROSOFT = "com.microsoft"
 _FLOAT, _INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -208,24 +210,90 @@ def grouped_decoder(
     return b.model(inputs, {"logits": ["batch", "sequence", vocabulary], **after})
 
 
+def with_integer_cache(decoder: ModelProto, kind: str) -> ModelProto:
+    """A decoder of GroupQueryAttention whose caches hold int8. `kind`: `PER_TENSOR` or `PER_CHANNEL` scales."""
+    made, rng = ModelProto(), np.random.default_rng(1)
+    made.CopyFrom(decoder)
+    caches = [v for v in (*made.graph.input, *made.graph.output) if v.name.startswith(("past", "present"))]
+    _, groups, _, size = (d.dim_value for d in caches[0].type.tensor_type.shape.dim)
+    shape = (1,) if kind == "PER_TENSOR" else (1, groups, 1, size)
+    for name in ("k_scale", "v_scale"):
+        made.graph.initializer.append(numpy_helper.from_array(rng.uniform(0.02, 0.04, shape).astype(np.float32), name))
+    for value in caches:
+        value.type.tensor_type.elem_type = TensorProto.INT8
+    for node in made.graph.node:
+        if node.op_type == "GroupQueryAttention":
+            node.input.extend(["", "", "", "k_scale", "v_scale"])
+            kinds = {"k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": 8}
+            node.attribute.extend(helper.make_attribute(name, value) for name, value in kinds.items())
+    return made
+
+
+def with_weight_blocks(decoder: ModelProto, bits: int, block: int, level: int = 0) -> ModelProto:
+    """A decoder whose products with weights are MatMulNBits, a scale for each block of inputs. `level`: of accuracy."""
+    made, weights = ModelProto(), {t.name: numpy_helper.to_array(t) for t in decoder.graph.initializer}
+    made.CopyFrom(decoder)
+    constants: dict[str, Array] = {}
+    for node in made.graph.node:
+        if node.op_type != "MatMul" or node.input[1] not in weights:
+            continue
+        values, name = weights[node.input[1]], node.output[0]
+        (columns, rows), blocks = values.shape, -(-values.shape[0] // block)
+        padded = np.zeros((rows, blocks * block), np.float32)
+        padded[:, :columns] = values.T
+        parts, most = padded.reshape(rows, blocks, block), 2 ** (bits - 1)
+        scale = np.maximum(np.abs(parts).max(axis=2) / most, np.finfo(np.float32).tiny)
+        codes = (np.clip(np.rint(parts / scale[..., None]), -most, most - 1) + most).astype(np.uint8)
+        packed = sum(codes[..., k :: 8 // bits] << (k * bits) for k in range(8 // bits))
+        constants |= {f"{name}.packed": np.asarray(packed, np.uint8), f"{name}.scales": scale.astype(np.float32)}
+        sizes: dict[str, Any] = {"K": columns, "N": rows, "bits": bits, "block_size": block, "accuracy_level": level}
+        given = [node.input[0], f"{name}.packed", f"{name}.scales"]
+        node.CopyFrom(helper.make_node("MatMulNBits", given, [name], name, domain=MICROSOFT, **sizes))
+    read = {name for node in made.graph.node for name in node.input}
+    kept = [t for t in decoder.graph.initializer if t.name in read]
+    del made.graph.initializer[:]
+    made.graph.initializer.extend([*kept, *(numpy_helper.from_array(a, name) for name, a in constants.items())])
+    return made
+
+
+def with_attention_inputs(decoder: ModelProto, *given: str, **constants: Array) -> ModelProto:
+    """A decoder whose GroupQueryAttention have further inputs, from number 9 on; other constants replace its own."""
+    made = ModelProto()
+    made.CopyFrom(decoder)
+    kept = [t for t in made.graph.initializer if t.name not in constants]
+    del made.graph.initializer[:]
+    made.graph.initializer.extend([*kept, *(numpy_helper.from_array(a, name) for name, a in constants.items())])
+    for node in made.graph.node:
+        if node.op_type == "GroupQueryAttention":
+            node.input.extend(given)
+    if "position_ids" in given:
+        made.graph.input.append(helper.make_tensor_value_info("position_ids", _INT64, ["batch", "sequence"]))
+    return made
+
+
 def _skip_norm(b: GraphBuilder, x: str, added: str, gain: str, name: str) -> tuple[str, str]:
     outputs = [name, "", "", f"{name}.sum"]
     b.add("SkipSimplifiedLayerNormalization", [x, added, gain], outputs, domain=MICROSOFT, epsilon=1e-5)
     return name, f"{name}.sum"
 
 
-def steps_of_runtime(proto: ModelProto, tokens: Sequence[int]) -> Iterator[dict[str, Array]]:
-    """Yields the outputs of onnxruntime for one token after the other, with its own caches."""
+def steps_of_runtime(
+    proto: ModelProto, tokens: Sequence[int], given: Mapping[str, Array] = MappingProxyType({})
+) -> Iterator[dict[str, Array]]:
+    """Yields the outputs of onnxruntime for one token after the other, with its own caches. `given`: in all steps."""
     from pathlib import Path
 
     session = create_session(proto.SerializeToString(), Path("decoder"))
-    caches = {i.name: [0 if n == "past" else n if isinstance(n, int) else 1 for n in i.shape] for i in _past(session)}
-    held = {name: np.zeros(shape, np.float32) for name, shape in caches.items()}
+    held: dict[str, Array] = {
+        i.name: np.zeros([0 if n == "past" else n if isinstance(n, int) else 1 for n in i.shape], number_type(i.type))
+        for i in _past(session)
+        if i.name not in given
+    }
     names = [o.name for o in session.get_outputs()]
     known = {i.name for i in session.get_inputs()}
     for position, token in enumerate(tokens):
-        feed = {"input_ids": np.array([[token]]), "attention_mask": np.ones((1, position + 1), np.int64), **held}
-        feed |= {"position_ids": np.array([[position]])} if "position_ids" in known else {}
+        derived = {"attention_mask": np.ones((1, position + 1), np.int64), "position_ids": np.array([[position]])}
+        feed = {"input_ids": np.array([[token]]), **held, **given, **{k: a for k, a in derived.items() if k in known}}
         found = dict(zip(names, session.run(None, feed), strict=True))
         held = {name: found[name.replace("past_key_values", "present").replace("past_", "present_")] for name in held}
         yield found

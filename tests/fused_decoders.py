@@ -162,6 +162,106 @@ def _with_nan(
     return b.add("Reshape", [mixed, b.constant("flat", np.array([0, 0, heads * size]))], f"joined.{n}")
 
 
+def encoder_decoder(
+    returned: Literal["nothing", "empty", "same"] = "nothing", *, heads: int = 2, size: int = 8, vocabulary: int = 12
+) -> ModelProto:
+    """A decoder that also attends to an encoder's keys and values, `past_key_values.0.encoder.key`, as optimum has it.
+
+    `returned`: what it returns for these: nothing, constants of no element as a merged decoder, or themselves.
+    """
+    b, width, kinds = GraphBuilder(0), heads * size, ("key", "value")
+    shape, flat = b.constant("by.head", np.array([0, 0, heads, size])), b.constant("flat", np.array([0, 0, width]))
+
+    def by_head(x: str, name: str) -> str:
+        whole = b.add("MatMul", [x, b.weights(f"w.{name}", width, width)], f"{name}.flat")
+        return b.add("Transpose", [b.add("Reshape", [whole, shape], f"{name}.split")], name, perm=[0, 2, 1, 3])
+
+    def attend(x: str, name: str, keys: str, values: str) -> str:
+        turned = b.add("Transpose", [keys], f"{name}.turned", perm=[0, 1, 3, 2])
+        shares = b.add("Softmax", [b.add("MatMul", [x, turned], f"{name}.scores")], f"{name}.shares")
+        mixed = b.add(
+            "Transpose", [b.add("MatMul", [shares, values], f"{name}.mixed")], f"{name}.by", perm=[0, 2, 1, 3]
+        )
+        joined = b.add("Reshape", [mixed, flat], f"{name}.joined")
+        return b.add("MatMul", [joined, b.weights(f"out.{name}", width, width)], f"{name}.out")
+
+    x = b.add("Gather", [b.weights("words", vocabulary, width), "input_ids"], "x")
+    query, *new = (by_head(x, name) for name in ("query", *kinds))
+    pairs = zip(kinds, new, strict=True)
+    own = [b.add("Concat", [f"past_key_values.0.decoder.{k}", a], f"present.0.decoder.{k}", axis=2) for k, a in pairs]
+    x = b.add("Add", [x, attend(query, "own", *own)], "x.own")
+    given = [f"past_key_values.0.encoder.{k}" for k in kinds]
+    x = b.add("Add", [x, attend(by_head(x, "cross"), "of.encoder", *given)], "x.both")
+    b.add("MatMul", [x, b.weights("head", width, vocabulary)], "logits")
+    inputs: dict[str, Any] = {"input_ids": ["batch", "sequence"]}
+    inputs |= {f"past_key_values.0.decoder.{k}": ["batch", heads, "past", size] for k in kinds}
+    inputs |= {name: ["batch", heads, "encoder", size] for name in given}
+    outputs: dict[str, Any] = {"logits": ["batch", "sequence", vocabulary]}
+    outputs |= {f"present.0.decoder.{k}": ["batch", heads, "total", size] for k in kinds}
+    for k in kinds if returned != "nothing" else ():
+        name, none = f"present.0.encoder.{k}", helper.make_tensor("none", TensorProto.FLOAT, [0, heads, 1, size], [])
+        if returned == "same":
+            b.add("Identity", [f"past_key_values.0.encoder.{k}"], name)
+        else:
+            b.add("Constant", [], name, value=none)
+        outputs[name] = [0 if returned == "empty" else "batch", heads, 1 if returned == "empty" else "encoder", size]
+    return b.model(inputs, outputs)
+
+
+Selection = Literal["Gather", "Split", "Slice", "joined"]
+
+
+def stacked_decoder(
+    how: Selection, *, layers: int = 2, heads: int = 2, size: int = 8, vocabulary: int = 12
+) -> ModelProto:
+    """A decoder whose keys and values are one tensor in each layer, `past_0` [2, batch, heads, rows, d].
+
+    `how`: the node that selects keys and values, to which their rows are appended, before both are stacked. `joined`:
+    the rows are stacked first, and appended to both at once.
+    """
+    b, width = GraphBuilder(0), heads * size
+    shape, first = b.constant("by.head", np.array([0, 0, heads, size])), b.constant("0", np.array([0]))
+    one, two, number = b.constant("1", np.array([1])), b.constant("2", np.array([2])), b.constant("one", np.array(1))
+    zero, order = b.constant("zero", np.array(0)), [0, 2, 1, 3]
+    x = b.add("Gather", [b.weights("words", vocabulary, width), "input_ids"], "x")
+    for n in range(layers):
+        names = [f"{kind}.{n}" for kind in ("query", "key", "value")]
+        flat = [b.add("MatMul", [x, b.weights(f"w.{name}", width, width)], f"{name}.flat") for name in names]
+        split = [b.add("Reshape", [f, shape], f"{f}.4d") for f in flat]
+        q, k, v = (b.add("Transpose", [s], name, perm=order) for s, name in zip(split, names, strict=True))
+        past, present = f"past_{n}", f"present_{n}"
+        if how == "joined":
+            rows = [b.add("Unsqueeze", [a, first], f"{a}.5d") for a in (k, v)]
+            both = b.add("Concat", [past, b.add("Concat", rows, f"rows.{n}", axis=0)], present, axis=3)
+            k, v = (b.add("Gather", [both, at], f"{a}.all", axis=0) for a, at in ((k, zero), (v, number)))
+        else:
+            parts = [f"past.{n}.{a}" for a in ("key", "value")]
+            if how == "Gather":
+                for part, at in zip(parts, (zero, number), strict=True):
+                    b.add("Gather", [past, at], part, axis=0)
+            else:
+                wide = [f"{part}.5d" for part in parts]
+                if how == "Split":
+                    b.add("Split", [past, b.constant("ones", np.array([1, 1]))], wide, axis=0)
+                else:
+                    ends = zip(wide, (first, one), (one, two), strict=True)
+                    wide = [b.add("Slice", [past, start, end, first], name) for name, start, end in ends]
+                parts = [b.add("Squeeze", [w, first], part) for w, part in zip(wide, parts, strict=True)]
+            k, v = (b.add("Concat", [p, a], f"{a}.all", axis=2) for p, a in zip(parts, (k, v), strict=True))
+            b.add("Concat", [b.add("Unsqueeze", [a, first], f"{a}.5d") for a in (k, v)], present, axis=0)
+        scores = b.add("MatMul", [q, b.add("Transpose", [k], f"turned.{n}", perm=[0, 1, 3, 2])], f"scores.{n}")
+        mixed = b.add("MatMul", [b.add("Softmax", [scores], f"shares.{n}"), v], f"mixed.{n}")
+        by_token = b.add("Transpose", [mixed], f"by.token.{n}", perm=order)
+        joined = b.add("Reshape", [by_token, b.constant("flat", np.array([0, 0, width]))], f"joined.{n}")
+        x = b.add("Add", [x, b.add("MatMul", [joined, b.weights(f"out.{n}", width, width)], f"out.{n}.y")], f"sum.{n}")
+    b.add("MatMul", [x, b.weights("head", width, vocabulary)], "logits")
+    caches = {f"past_{n}": [2, "batch", heads, "past", size] for n in range(layers)}
+    after = {f"present_{n}": [2, "batch", heads, "total", size] for n in range(layers)}
+    return b.model(
+        {"input_ids": ["batch", "sequence"], **caches}, {"logits": ["batch", "sequence", vocabulary], **after}
+    )
+
+
 def static_cache_decoder(
     form: Literal["ScatterND", "ScatterElements", "Where", "TensorScatter"],
     *,

@@ -497,8 +497,8 @@ ALWAYS_REFUSED = {
 ELSEWHERE = ("mcp", "train")
 """Commands that serve until they are stopped, or need PyTorch: tests/tools/mcp and train try their options."""
 
-OPTIONS_ELSEWHERE = {"prune": {"--epochs", "--products"}, "generate": {"--prompt"}}
-"""Options that need PyTorch, several layers, or a vocabulary of bytes: tests/tools/prune and generate try them."""
+OPTIONS_ELSEWHERE = {"prune": {"--epochs", "--products"}, "generate": {"--input", "--prompt"}}
+"""Options that need PyTorch, several layers, a vocabulary of bytes, or an encoder: tests of their own try them."""
 
 WHERE_NEEDED = {"--host": "--isa"}
 """Options that act only where another one makes them necessary: the chip computes all of the model without it."""

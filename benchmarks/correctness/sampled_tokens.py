@@ -2,7 +2,8 @@
 
 The weights are those that ship, 8 bits with a scale for each column, or 4 bits with a scale for each block of 32
 inputs, as `MatMulNBits` of onnxruntime. A cache of 256 tokens is filled: a prompt of 20 bytes, and 236 new tokens. Both
-sides choose their own tokens, with the same random numbers.
+sides choose their own tokens, with the same random numbers. The last line of each form compares programs of different
+capacities with one another: the logits of 64 random tokens, to the bit.
 """
 
 import argparse
@@ -26,8 +27,11 @@ Array = npt.NDArray[Any]
 
 PROMPT = b"And it came to pass "
 TEMPERATURE, SEEDS = 0.7, (1, 2, 3, 4)
+CAPACITIES = 64, 128, 256
 BLOCK = 32
 """Inputs that share a scale with 4 bits."""
+_VOCABULARY = 126
+"""Tokens of the model: its ids are below this."""
 HEAD = "weights", "tokens", "crossbars", "steps", "equal tokens"
 
 
@@ -51,6 +55,7 @@ def main() -> None:
     for name, proto in {"8 bits": model, "4 bits": quantise_to_4_bits(model)}.items():
         for cells in compare_texts(proto, args.capacity):
             print(format_line((name, *cells)), flush=True)
+        print(format_line((name, *compare_capacities(proto))), flush=True)
 
 
 def compare_texts(proto: ModelProto, capacity: int) -> Iterator[Sequence[str]]:
@@ -67,6 +72,24 @@ def compare_texts(proto: ModelProto, capacity: int) -> Iterator[Sequence[str]]:
             equal = sum(a == b for a, b in zip(found, wanted, strict=True))
             how = f"temperature {TEMPERATURE}, seed {sampling.seed}" if sampling.temperature else "greedy"
             yield how, f"{program.report.xbars_used:,}", f"{session.position:,}", f"{equal} of {new}"
+
+
+def compare_capacities(proto: ModelProto) -> Sequence[str]:
+    """Returns the cells of the line that compares the logits of programs whose caches have different capacities."""
+    count = min(CAPACITIES)
+    tokens = np.random.default_rng(0).integers(0, _VOCABULARY, count).tolist()
+    programs = [
+        raptor.compile(proto, states="auto", capacity=capacity, arch="bench", resident_constants=True)
+        for capacity in CAPACITIES
+    ]
+    sessions = list(map(raptor.Session, programs))
+    differing = 0
+    for token in tokens:
+        first, *others = (session.step(token)["logits"] for session in sessions)
+        differing += not all(np.array_equal(first, other) for other in others)
+    listed = ", ".join(map(str, CAPACITIES))
+    verdict = f"{count - differing} of {count} steps bit-equal"
+    return f"random, capacities {listed}", f"{programs[0].report.xbars_used:,}", str(count), verdict
 
 
 def quantise_to_4_bits(model: ModelProto) -> ModelProto:

@@ -23,6 +23,7 @@ from validator.load.output_directory import load_output
 HEAD = (
     "capacity",
     "step, us",
+    "a further token, us",
     "interval, us",
     "first token of {} tokens, ms",
     "tokens/s, one session",
@@ -50,12 +51,17 @@ class StepRow:
     seconds: float
     equal: str
 
-    def format_cells(self, prompt: int) -> tuple[str, ...]:
-        """Returns the cells of a line of the table. `prompt`: tokens before the first new one."""
+    def format_cells(self, prompt: int, before: "StepRow | None") -> tuple[str, ...]:
+        """Returns the cells of a line of the table. `prompt`: tokens before the first new one.
+
+        `before`: the program of the capacity before, from which a step grows with each further token of capacity.
+        """
         first = (prompt - 1) * self.interval_ns + self.step_ns
+        further_ns = before and (self.step_ns - before.step_ns) / (self.capacity - before.capacity)
         return (
             f"{self.capacity}",
             f"{self.step_ns / 1e3:.1f}",
+            "-" if further_ns is None else f"{further_ns / 1e3:.2f}",
             f"{self.interval_ns / 1e3:.1f}",
             f"{first / 1e6:.2f}",
             f"{1e9 / self.step_ns:,.0f}",
@@ -81,9 +87,11 @@ def main() -> None:
     head = tuple(cell.format(args.prompt) for cell in HEAD)
     print(format_line(head), format_line(("---:",) * len(head)), sep="\n", flush=True)
     model = build_gpt2() if args.gpt2 else args.model
+    before: StepRow | None = None
     for capacity in args.capacities:
         row = measure(model, capacity, args.cores, args.steps)
-        print(format_line(row.format_cells(args.prompt)), flush=True)
+        print(format_line(row.format_cells(args.prompt, before)), flush=True)
+        before = row
 
 
 def measure(model: Path | ModelProto, capacity: int, cores: int, steps: int | None) -> StepRow:

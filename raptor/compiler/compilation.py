@@ -359,7 +359,8 @@ def set_residency(graph: Graph, options: ResidencyOptions, decoder: GrowingModel
     `decoder`: the model whose step the graph is, if its states grow.
     """
     growing = {state.input: state.output for state in decoder.steps.states} if decoder else {}
-    states = find_states(graph, options.states, growing) if options.states else ()
+    given = decoder.steps.split_pairs(options.states) if decoder else options.states
+    states = find_states(graph, given, growing) if given else ()
     return replace(graph, residency=Residency(options.resident_constants, states))
 
 

@@ -114,6 +114,8 @@ class ImportContext(ModelTensors):
         self._wide: dict[str, IntegerInterval] = {}
         """Integer tensors that may exceed the exact integers of float32 -> their range."""
         self._ranges: dict[str, IntegerInterval] = {}
+        self._bounds: dict[str, tuple[float, float]] = {}
+        """Float tensor -> least and largest value that an operator such as Clip leaves."""
         self._laid: defaultdict[str, list[Tensor]] = defaultdict(list)
         """Tensor -> copies and aliases that `lay_out` made of it."""
         self._in_model = in_model
@@ -140,6 +142,14 @@ class ImportContext(ModelTensors):
     def declare_range(self, name: str, found: IntegerInterval) -> None:
         """Declares that a tensor holds integers in the range `found`, where its operators do not imply it."""
         self._whole[name] = found
+
+    def declare_bounds(self, name: str, low: float, high: float) -> None:
+        """Declares that an operator bounds the values of a float tensor."""
+        self._bounds[name] = low, high
+
+    def float_bounds(self, tensor: Tensor) -> tuple[float, float] | None:
+        """Returns the least and the largest value of a float tensor, as far as they were declared."""
+        return self._bounds.get(tensor.name)
 
     def declare_unbounded(self, name: str) -> None:
         """Declares that a tensor holds integers without a bound, as a cast from float to int64 makes them.

@@ -18,10 +18,13 @@ from raptor.options import ModelInputs, ResidencyOptions
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from raptor.frontend.proto.model_stats import WeightBlocks
     from raptor.frontend.proto.read_model import SourceModel
 
 NO_INPUTS = ModelInputs()
 NO_STATES = ResidencyOptions()
+SURVEYED_CAPACITIES = 256, 64, 16
+"""Rows of the caches of a decoder that is surveyed: the first that the model's tables of positions have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +55,7 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelSurvey:
-    """Operators and parameters of a model, whether or not it can be compiled.
+    """Operators and parameters of a model, whether or not it can be compiled. `decoder`: see `LoadedModel`.
 
     `graph`: the part that can be lowered, complete if `unsupported` is empty.
     """
@@ -64,6 +67,8 @@ class ModelSurvey:
     graph: Graph
     unsupported: tuple[UnsupportedNode, ...]
     notes: tuple[str, ...]
+    decoder: GrowingModel | None = None
+    blocks: tuple[WeightBlocks, ...] = ()
 
 
 def load(
@@ -129,13 +134,21 @@ def survey(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> 
 
     model = standardise.read_standard_model(source)
     operators, parameters = model_stats.count_operators(model.proto), 0
+    decoder, blocks, step = None, model_stats.count_blocks(model.proto), _find_step(model, inputs)
+    if blocks or step:
+        # Weights in blocks become floats, and a step has tables of positions.
+        parameters = model_stats.count_parameters(model.proto)
+    if step:
+        model, decoder, inputs, _ = step
     graph, unsupported, notes = Graph(model.name, {}, (), (), ()), (), ()
     try:
         ready = prepare_model(model, inputs, keep_integers=True)
-        notes, operators = ready.notes, model_stats.count_operators(model.proto)
-        parameters = model_stats.count_parameters(model.proto)
+        notes = ready.notes
+        operators = operators if decoder else model_stats.count_operators(model.proto)
+        parameters = parameters or model_stats.count_parameters(model.proto)
         origin = import_graph.ModelOrigin.from_model(model)
-        with canonicalise.canonicalise(model) as (proto, folder), canonicalise.blame_model_on_error(folder):
+        canonical = canonicalise.canonicalise(model, keep_equal=decoder is not None)
+        with canonical as (proto, folder), canonicalise.blame_model_on_error(folder):
             graph, refused = import_graph.survey_graph(proto, folder, model.name, origin)
             refused = [*ready.inputs, *refused]
             if not refused:
@@ -144,7 +157,24 @@ def survey(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> 
     except UnsupportedError as error:  # an operator that not even onnxruntime knows
         unsupported = error.nodes
         parameters = model_stats.count_parameters(model.proto)
-    return ModelSurvey(model.name, operators, parameters, graph, unsupported, notes)
+    return ModelSurvey(model.name, operators, parameters, graph, unsupported, notes, decoder, blocks)
+
+
+def _find_step(
+    model: SourceModel, inputs: ModelInputs
+) -> tuple[SourceModel, GrowingModel, ModelInputs, tuple[str, ...]] | None:
+    """Returns a step of a decoder whose caches have no size yet, as `_load_step` does; None for any other model."""
+    from raptor.common.options.option_texts import AUTOMATIC
+    from raptor.frontend.growing.decoder_inputs import has_open_axis
+
+    if not any(has_open_axis(value, inputs) for value in model.proto.graph.input):
+        return None
+    for capacity in SURVEYED_CAPACITIES:
+        try:
+            return _load_step(model, inputs, ResidencyOptions(states=AUTOMATIC, capacity=capacity))
+        except (UserError, UnsupportedError):
+            continue
+    return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,7 +1,10 @@
 """Sessions of a decoder in Python."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+
+import numpy.typing as npt
 
 from raptor.api import Program
 from raptor.common.errors import UserError
@@ -19,13 +22,18 @@ from validator.load.output_directory import load_output  # noqa: E402
 class Session(DecoderSession):
     """One sequence of tokens on a compiled decoder, whose caches stay on the chip from step to step.
 
-    `program`: a program compiled with a `capacity`, or its directory. `position`: number of tokens so far. Several
-    sessions of one program are independent. Raises `UserError` for a program without states that grow.
+    `program`: a program compiled with a `capacity`, or its directory. `inputs`: arrays by name that all steps have in
+    common, such as what an encoder computed, and first values of states that do not grow. `position`: number of tokens
+    so far. Several sessions of one program are independent.
+
+    Raises `UserError` for a program without states that grow, and for inputs that the program does not have.
     """
 
-    def __init__(self, program: "Program | str | Path") -> None:
+    def __init__(
+        self, program: "Program | str | Path", inputs: Mapping[str, npt.ArrayLike] = MappingProxyType({})
+    ) -> None:
         folder = program.directory if isinstance(program, Program) else arguments.parse_path("program", program)
-        super().__init__(load_output(folder))
+        super().__init__(load_output(folder), inputs)
 
     def generate(
         self, prompt: Sequence[int] | str, tokens: int, *, temperature: float = 0.0, seed: int = 0

@@ -30,6 +30,7 @@ from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import MOST_SMALL_ELEMENTS, count_elements
 from raptor.mapping.row_mapping import NothingStreamsError, PlannedDecision, RowMapper
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, compare_times
+from raptor.mapping.transformer.cache_cores import spread_one_token
 from raptor.target.arch import Target
 
 PRODUCT_FACTORS = 1.0, 2.0, 0.5
@@ -132,6 +133,7 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
             search.compare_phases()
         for factor in PRODUCT_FACTORS[:1] if chains else PRODUCT_FACTORS:
             search.correct(replace(search.knobs, products=factor * knobs.products))
+        search.spread_tokens()
         search.use_fewer_cores()
         search.use_idle_cores()
         first, best = search.evaluated[0].result().decision, search.best.decision
@@ -196,6 +198,12 @@ class _Search:
             corrections = _next_corrections(corrections, planned, busy_ns)
             if not corrections:
                 return
+
+    def spread_tokens(self) -> None:
+        """Evaluates decisions by which layers of one token have cores for their row tiles."""
+        best = self.best
+        for decision in spread_one_token(self.mapper.graph, best.decision, self.mapper.arch):
+            self.evaluate(decision, best.knobs)
 
     def use_fewer_cores(self) -> None:
         """Evaluates the best decision so far for fewer and fewer cores, powers of two.

@@ -18,6 +18,21 @@ class GrowingStateFile(StrictSchema):
     permutation: JsonArray[Count]
 
 
+class StatePartFile(StrictSchema):
+    """A state of the program that is one index along the first axis of a stacked state of the model."""
+
+    input: str
+    output: str
+
+
+class StackedStateFile(StrictSchema):
+    """A state of the model that the program holds as several: `parts`, in order, along its first axis."""
+
+    input: str
+    output: str
+    parts: JsonArray[StatePartFile]
+
+
 class DerivedInputFile(StrictSchema):
     """An input of `original.onnx` that the position P determines.
 
@@ -35,7 +50,10 @@ class DecoderFile(StrictSchema):
     """`decoder.json`: the program is one step of `original.onnx`, whose `states` grow by a row a step.
 
     The program holds the last `capacity` rows of each state, the newest at the end. It reads its position, 0 to
-    capacity - 1, from the input `position`, and takes no `derived` inputs.
+    capacity - 1, from the input `position`, and takes no `derived` inputs. `states` are those of
+    the program; those that are parts of one state of the model are in `stacks`, too.
+
+    `cache_nodes`: nodes of `model.onnx` that compute with caches, or with a value for each of their rows.
     """
 
     version: Literal[1] = FORMAT_VERSION
@@ -43,3 +61,5 @@ class DecoderFile(StrictSchema):
     position: str
     states: JsonArray[GrowingStateFile]
     derived: JsonArray[DerivedInputFile] = ()
+    stacks: JsonArray[StackedStateFile] = ()
+    cache_nodes: JsonArray[str] = ()

@@ -195,6 +195,15 @@ def make_decoder(steps: DecoderSteps) -> decoder_files.DecoderFile:
             decoder_files.DerivedInputFile(name=d.name, kind=d.kind, shape=d.shape, dtype=d.dtype)
             for d in steps.derived
         ),
+        stacks=tuple(
+            decoder_files.StackedStateFile(
+                input=s.input,
+                output=s.output,
+                parts=tuple(decoder_files.StatePartFile(input=p.input, output=p.output) for p in s.parts),
+            )
+            for s in steps.stacks
+        ),
+        cache_nodes=steps.cache_nodes,
     )
 
 

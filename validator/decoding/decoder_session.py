@@ -4,6 +4,7 @@ import zipfile
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.common.files import file_access
-from raptor.common.option_spelling import spell_option
+from raptor.common.option_spelling import spell_name, spell_option
 from raptor.output import files
 from raptor.output.decoder_files import DecoderFile
+from raptor.output.files import TensorPlace
+from validator.execution.inputs import check_named_arrays
 from validator.execution.stepped_run import SteppedRun
 from validator.model.types import named_type
 from validator.program.program import LoadedProgram
@@ -30,7 +33,13 @@ class DecoderSession:
     `position`: number of tokens that the caches hold, and so the position of the next token.
     """
 
-    def __init__(self, program: LoadedProgram) -> None:
+    def __init__(self, program: LoadedProgram, inputs: Mapping[str, npt.ArrayLike] = MappingProxyType({})) -> None:
+        """Begins a sequence.
+
+        `inputs`: arrays by name that all steps have in common, such as what an encoder computed, and first values of
+        states that do not grow. Raises `UserError` for a program without states that grow, for names that are no such
+        inputs, and for arrays of other shapes.
+        """
         if program.decoder is None:
             raise UserError(
                 f"{program.folder}: no state of this program grows; compile with {spell_option('capacity', 256)}"
@@ -39,6 +48,21 @@ class DecoderSession:
         self.decoder: DecoderFile = program.decoder
         self._chip = SteppedRun(program)
         self.position = 0
+        self.give(inputs)
+
+    def give(self, inputs: Mapping[str, npt.ArrayLike]) -> None:
+        """Begins a new sequence with other `inputs`, as the constructor does."""
+        given, known = check_named_arrays(self.program.memory.inputs, inputs), {s.input for s in self.program.states}
+        growing = {state.input for state in self.decoder.states} | {self.decoder.position}
+        for place in self.program.memory.inputs:
+            array = given.get(place.name)
+            if array is not None and place.name in growing:
+                raise UserError(f"input {place.name!r}: the session knows it; restore a saved session with load")
+            if array is not None and array.shape != place.shape:
+                raise UserError(f"input {place.name!r}: expected shape {list(place.shape)}, not {list(array.shape)}")
+        self._first = {name: array for name, array in given.items() if name in known}
+        self._same = {name: array for name, array in given.items() if name not in known}
+        self.reset()
 
     @property
     def capacity(self) -> int:
@@ -55,13 +79,13 @@ class DecoderSession:
         states = self.program.state_inputs
         if wrong := [name for name in given if name in states or name == self.decoder.position]:
             raise UserError(f"input {wrong[0]!r}: the session knows it; restore a saved session with load")
-        result = self._chip.step({**given, self.decoder.position: np.array([self.position], np.int64)})
+        result = self._chip.step({**self._same, **given, self.decoder.position: np.array([self.position], np.int64)})
         self.position += 1
         made = {state.output for state in self.program.states}
         return {name: array for name, array in result.items() if name not in made}
 
     def states(self) -> dict[str, Array]:
-        """Returns the states, by output of the model; of those that grow, the rows of the tokens so far."""
+        """Returns the states as the model has them, by its outputs; of growing ones, the rows of the tokens so far."""
         found: dict[str, Array] = {}
         growing = {state.output: state for state in self.decoder.states}
         values = self._chip.save()
@@ -71,6 +95,8 @@ class DecoderSession:
                 rows = range(self.capacity - self.position, self.capacity)
                 array = array.transpose(np.argsort(own.permutation)).take(rows, own.axis)
             found[state.output] = array
+        for stack in self.decoder.stacks:
+            found[stack.output] = np.stack([found.pop(part.output) for part in stack.parts])
         return found
 
     def require_room(self, steps: int) -> None:
@@ -83,21 +109,33 @@ class DecoderSession:
             )
 
     def token_inputs(self, token: int) -> dict[str, Array]:
-        """Returns the inputs of a step for the id of a token.
+        """Returns the inputs of a step for the id of a token, without those that all steps have in common.
 
-        Raises `UserError` for a model whose only input, beside states and position, is not one whole number.
+        Raises `UserError` for a model whose only other input, beside states and position, is not one whole number.
         """
-        states = self.program.state_inputs
-        places = [p for p in self.program.memory.inputs if p.name not in states and p.name != self.decoder.position]
-        kind = None if len(places) != 1 or places[0].coding is None else named_type(places[0].coding.dtype)
-        if kind is None or np.dtype(kind).kind not in "iu" or int(np.prod(places[0].shape)) != 1:
+        places = self._find_own_places()
+        if len(places) != 1 or _token_type(places[0]) is None:
             names = ", ".join(p.name for p in places)
-            raise UserError(f"a step takes {names or 'nothing'}, which is not the id of one token; give arrays by name")
-        return {places[0].name: np.full(places[0].shape, token, kind)}
+            raise UserError(
+                f"a step takes {names or 'nothing'}, which is not the id of one token; give what all steps have in "
+                f"common beforehand ({spell_name('inputs')}), or arrays by name in each step"
+            )
+        return {places[0].name: np.full(places[0].shape, token, _token_type(places[0]))}
+
+    def find_token_inputs(self) -> list[str]:
+        """Returns the inputs of a step that are one whole number, as the id of a token is."""
+        return [place.name for place in self._find_own_places() if _token_type(place) is not None]
+
+    def _find_own_places(self) -> list[TensorPlace]:
+        """Returns the inputs that a step needs, beside states, the position, and what all steps have in common."""
+        known = self.program.state_inputs | {self.decoder.position} | self._same.keys()
+        return [p for p in self.program.memory.inputs if p.name not in known]
 
     def reset(self) -> None:
-        """Begins a new sequence: switches the chip off and on."""
+        """Begins a new sequence: switches the chip off and on, and gives states that do not grow their first values."""
         self._chip.reset()
+        if self._first:
+            self._chip.restore(self._first)
         self.position = 0
 
     def save(self, path: str | Path) -> None:
@@ -133,6 +171,12 @@ class DecoderSession:
 
     def _digest(self) -> str:
         return self.program.manifest.files[files.MODEL].sha256
+
+
+def _token_type(place: TensorPlace) -> "np.dtype[Any] | None":
+    """Returns the type of an input of one whole number; None for any other input."""
+    kind = None if place.coding is None else named_type(place.coding.dtype)
+    return kind if kind is not None and kind.kind in "iu" and int(np.prod(place.shape)) == 1 else None
 
 
 def _read_session(path: Path) -> dict[str, Array]:

@@ -31,9 +31,8 @@ class _TokenModel:
     model: GrowingModel
 
     def step(self, inputs: int) -> Mapping[str, Array]:
-        states = {state.output for state in self.session.program.states}
         found = self.model.step(self.session.token_inputs(inputs))
-        return {name: array for name, array in found.items() if name not in states}
+        return {name: array for name, array in found.items() if name not in self.model.state_outputs}
 
 
 def validate_decoder(
@@ -64,7 +63,7 @@ def validate_decoder(
         tolerance=settings.tolerance,
         model=program.manifest.model,
         seed=None if given else seed,
-        samples=len(fed),
+        samples=len(fed.steps),
         cores=program.core_count,
         instructions=program.instruction_count,
         seconds={"load": loading, "golden": drawn - start, "run": perf_counter() - drawn},
@@ -73,19 +72,39 @@ def validate_decoder(
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _FedSequence:
+    """Inputs of each step, and first values of the states that do not grow."""
+
+    steps: Sequence[Mapping[str, Array]]
+    first: Mapping[str, Array]
+
+
+def _find_other_states(program: LoadedProgram, session: DecoderSession) -> set[str]:
+    """Returns the inputs that are states which do not grow, such as those of recurrent layers, or of an encoder."""
+    return {place.input for place in program.states} - {state.input for state in session.decoder.states}
+
+
 def _random_steps(
     program: LoadedProgram, session: DecoderSession, seed: int, count: int, settings: ValidationSettings
-) -> list[dict[str, Array]]:
+) -> _FedSequence:
     """Returns random inputs for each step, within the bounds of the model's tables."""
     golden = load_golden_model(program)
     tried = SampleRuns(program, golden, (), range(seed, seed + 1), settings).with_runnable_bounds()
     own = {place.input for place in program.states} | {session.decoder.position}
-    made = (make_inputs(program.memory.inputs, golden, (), seed + k, tried.bounds) for k in range(count))
-    return [{name: array for name, array in inputs.items() if name not in own} for inputs in made]
+    made = [make_inputs(program.memory.inputs, golden, (), seed + k, tried.bounds) for k in range(count)]
+    steps = [{name: array for name, array in inputs.items() if name not in own} for inputs in made]
+    return _FedSequence(steps, {name: made[0][name] for name in _find_other_states(program, session)})
 
 
-def _given_steps(program: LoadedProgram, session: DecoderSession, given: Mapping[str, Array]) -> list[dict[str, Array]]:
-    """Returns the inputs of each step of a sequence. Raises `UserError` for other shapes, and for too many steps."""
+def _given_steps(program: LoadedProgram, session: DecoderSession, given: Mapping[str, Array]) -> _FedSequence:
+    """Returns the inputs of each step of a sequence. Raises `UserError` for other shapes, and for too many steps.
+
+    States that do not grow begin with the given values, or with 0.
+    """
+    others = _find_other_states(program, session)
+    first = {name: array for name, array in given.items() if name in others}
+    given = {name: array for name, array in given.items() if name not in others}
     own = {place.input for place in program.states} | {session.decoder.position}
     places = {place.name: place for place in program.memory.inputs if place.name not in own}
     arrays = check_named_arrays(program.memory.inputs, given)
@@ -96,23 +115,24 @@ def _given_steps(program: LoadedProgram, session: DecoderSession, given: Mapping
         if array.shape[1:] != places[name].shape:
             raise UserError(f"input {name!r}: expected steps of shape {list(places[name].shape)}")
     session.require_room(counts.copy().pop())
-    return [{name: array[k] for name, array in arrays.items()} for k in range(counts.pop())]
+    steps = [{name: array[k] for name, array in arrays.items()} for k in range(counts.pop())]
+    return _FedSequence(steps, check_named_arrays(program.memory.inputs, first))
 
 
 def _teacher_forced(
-    program: LoadedProgram, session: DecoderSession, fed: Sequence[Mapping[str, Array]], tolerance: float
+    program: LoadedProgram, session: DecoderSession, fed: _FedSequence, tolerance: float
 ) -> list[TensorComparison]:
     """Returns the comparison of each output over all steps, and of each state after the last one."""
-    session.reset()
-    judge, states = GrowingModel(program, session.decoder), {state.output for state in program.states}
+    session.give(fed.first)
+    judge = GrowingModel(program, session.decoder, fed.first)
     tallies: dict[str, ErrorTally] = {}
     wanted: Mapping[str, Array] = {}
-    for inputs in fed:
+    for inputs in fed.steps:
         made, wanted = session.step(inputs), judge.step(inputs)
         for name, array in made.items():
             add_tally(tallies, name, _tally(name, array, wanted[name]))
     kept = session.states()
-    tallies |= {name: _tally(name, kept[name], wanted[name]) for name in wanted if name in states}
+    tallies |= {name: _tally(name, kept[name], wanted[name]) for name in wanted if name in judge.state_outputs}
     for name, tally in tallies.items():
         if not tally.finite:
             raise UserError(f"output {name!r}: onnxruntime computes no finite number for it")
@@ -126,25 +146,27 @@ def _tally(name: str, got: Array, want: Array) -> ErrorTally:
 
 
 def _free_running(
-    program: LoadedProgram, session: DecoderSession, fed: Sequence[Mapping[str, Array]], tolerance: float
+    program: LoadedProgram, session: DecoderSession, fed: _FedSequence, tolerance: float
 ) -> DecodingFigures | None:
-    """Compares the tokens that each side generates from the first token; None for a model without tokens."""
-    try:
-        names = session.token_inputs(0)
-    except UserError:
+    """Compares the tokens that each side generates from the first token; None for a model without tokens.
+
+    All inputs but the token stay as in the first step.
+    """
+    begin, count, names = fed.steps[0], len(fed.steps), session.find_token_inputs()
+    if len(names) != 1:
         return None
-    (name,) = names
-    first = int(np.ravel(fed[0][name])[0])
-    session.reset()
-    judge = _TokenModel(session, GrowingModel(program, session.decoder))
-    got = generate_tokens(session, [first], len(fed), Sampling())
-    want = generate_tokens(judge, [first], len(fed), Sampling())
+    common = {**fed.first, **{name: array for name, array in begin.items() if name not in names}}
+    first = int(np.ravel(begin[names[0]])[0])
+    session.give(common)
+    judge = _TokenModel(session, GrowingModel(program, session.decoder, common))
+    got = generate_tokens(session, [first], count, Sampling())
+    want = generate_tokens(judge, [first], count, Sampling())
     pairs = zip(got.tokens, want.tokens, strict=True)
     differs = next((k for k, (a, b) in enumerate(pairs) if a != b), None)
-    equal = len(fed) if differs is None else differs
+    equal = count if differs is None else differs
     gaps = [best_gap(row) for row in want.logits[: equal + 1]]
     scale = float(np.abs(want.logits[: equal + 1]).max())
-    figures = DecodingFigures(len(fed), equal, min(gaps))
+    figures = DecodingFigures(count, equal, min(gaps))
     if differs is None:
         return figures
     return replace(figures, first_gap=gaps[differs], undecided=gaps[differs] <= tolerance * scale)

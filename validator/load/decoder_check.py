@@ -1,11 +1,20 @@
 """Checks `decoder.json` of an output directory that is not trusted."""
 
+from collections.abc import Mapping
+
 from raptor.common.errors import UserError
 from raptor.output import files
-from raptor.output.decoder_files import DecoderFile
+from raptor.output.decoder_files import DecoderFile, GrowingStateFile
+from raptor.output.resident_files import ResidentState
 from validator.program.program import LoadedProgram
 
 _TYPES = frozenset(("bool", "float32", "int32", "int64"))
+
+
+def _model_shape(state: GrowingStateFile, states: Mapping[str, ResidentState]) -> tuple[int, ...]:
+    """Returns the shape of a state as the model has it, and the axis along which it grows."""
+    shape = states[state.input].shape
+    return (*(shape[state.permutation.index(d)] for d in range(len(shape))), state.axis)
 
 
 def check_decoder(decoder: DecoderFile, program: LoadedProgram) -> None:
@@ -28,6 +37,16 @@ def check_decoder(decoder: DecoderFile, program: LoadedProgram) -> None:
         if known.shape[state.permutation.index(state.axis)] != decoder.capacity:
             shape = list(known.shape)
             raise UserError(f"{files.DECODER}: state {state.input!r} of {shape} has no {decoder.capacity} rows")
+    _check_stacks(decoder, states)
     for derived in decoder.derived:
         if derived.dtype not in _TYPES:
             raise UserError(f"{files.DECODER}: input {derived.name!r}: no type {derived.dtype!r}")
+
+
+def _check_stacks(decoder: DecoderFile, states: Mapping[str, ResidentState]) -> None:
+    grown = {(state.input, state.output): _model_shape(state, states) for state in decoder.states}
+    for stack in decoder.stacks:
+        parts = {(part.input, part.output) for part in stack.parts}
+        alike = {grown[part] for part in parts & grown.keys()}
+        if len(parts) != len(stack.parts) or not parts <= grown.keys() or len(alike) != 1:
+            raise UserError(f"{files.DECODER}: state {stack.input!r}: its parts are not states that grow alike")

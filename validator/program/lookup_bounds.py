@@ -1,4 +1,8 @@
-"""Bounds on the row numbers that `sld` reads: each selects a row of a table that memory.json declares."""
+"""Bounds on the row numbers that `sld` reads: each selects a part of a table that memory.json declares.
+
+An address is affine in its number. So if the smallest and the largest number of a table's rows reach bytes of that
+table alone, all numbers between do.
+"""
 
 from collections.abc import Sequence
 
@@ -14,20 +18,24 @@ from validator.errors import ProgramError
 from validator.program.coding import element_bytes
 from validator.program.program import Indices, LoadedProgram
 
+_WORD_BITS = 32
 NOT_DECLARED = "it loads from a computed address, and no table of memory.json has its rows there"
 
 
 def find_row_counts(records: Records, tables: Sequence[TablePlace]) -> Indices:
-    """Returns for each `sld` of a stream, in order, the number of rows of the table that its row number indexes.
+    """Returns for each `sld` of a stream, in order, how many numbers it may read, from 0: the rows of a table.
 
-    Raises `ComputedLoadError` if the number is not used to load a row of a declared table.
+    Raises `ComputedLoadError` if a number in the range loads other bytes than those of one declared table.
     """
     found = find_computed_loads(records)
     rows = np.zeros(len(found.load), np.int64)
     for table in tables:
-        inside = (found.stride == table.stride) & (found.base >= table.address)
-        inside &= found.base + found.size <= table.address + table.stride
-        rows[inside] = table.rows
+        # `ld` takes the sum as the low word of its address, so the sum must not leave the 4 GiB of the high word.
+        last = found.base + found.stride * (table.rows - 1)
+        low, high = np.minimum(found.base, last), np.maximum(found.base, last)
+        inside = (low >= table.address) & (high + found.size <= table.address + table.rows * table.stride)
+        inside &= (low >> _WORD_BITS == found.base >> _WORD_BITS) & (high >> _WORD_BITS == found.base >> _WORD_BITS)
+        rows[inside] = np.maximum(rows[inside], table.rows)
     if not rows.all():
         raise ComputedLoadError(int(found.load[np.argmin(rows)]), NOT_DECLARED)
     counts = np.full(len(records), np.iinfo(np.int64).max)

@@ -36,7 +36,7 @@ from validator.simulate.analysis.power import (
     widen_window,
 )
 from validator.simulate.analysis.power_file import check_window_count, write_power_file
-from validator.simulate.analysis.token_figures import TokenFigures
+from validator.simulate.analysis.token_figures import StepTimes, TokenFigures
 from validator.simulate.analysis.uncounted_power import compute_uncounted_power
 from validator.simulate.chip_fit import check_chip_fit
 from validator.simulate.cycle import cycle_model, simulated_chip
@@ -107,8 +107,8 @@ def simulate(
     )
     report = add_rates(_with_chip(report, machine, found), found.time_ns, read_macs(program), curve)
     beyond = report.beyond_pimsim.crossbars_in_use.energy_pj if report.beyond_pimsim else None
-    times = found.latency_ns, found.interval_ns, found.used.total, beyond
-    report = replace(report, tokens=TokenFigures.from_times(program, *times))
+    times = StepTimes(found.latency_ns, found.interval_ns, found.used.total, beyond, report.critical_path_ns)
+    report = replace(report, tokens=TokenFigures.from_times(program, times))
     seconds = {"load": loaded - begin, "run": ran - loaded, "explain": perf_counter() - ran}
     return replace(report, seconds=seconds)
 

@@ -238,6 +238,11 @@ def _token_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:
     if found.with_uncounted_pj is not None:
         more = f"{energy_text(found.with_uncounted_pj)} with the static power that is not counted"
         yield "", f"{energy_text(found.energy_pj)} each, {more}"
+    if found.cache_bytes is not None:
+        yield "", f"{found.cache_bytes:,} bytes of caches for each session"
+    if found.cache_share is not None and found.product_share is not None and found.growth_ns is not None:
+        parts = f"{found.cache_share:.0%} of the time with caches, {found.product_share:.0%} in layers with crossbars"
+        yield "", f"{parts}; at most {time_text(found.growth_ns)} for a further token of capacity"
 
 
 def _power_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, St
 from raptor.common.terminal.abbreviation import fit_names
 from raptor.common.terminal.console import LiteralConsole
 from raptor.compiler import pipeline
+from raptor.compiler.analysis.decoder_needs import BlockInfo, DecoderInfo, describe_blocks, describe_decoder
 from raptor.compiler.analysis.zero_counts import ZeroInfo, count_held_weights, count_zeros
 from raptor.compiler.compilation import find_refusal
 from raptor.frontend.operator_sets import CONTRIB_DOMAIN
@@ -125,6 +126,12 @@ class ModelInspection(StrictSchema):
     places: JsonArray[PlaceInfo] = Field(description="on the chip, on the host, refused")
     host_nodes: JsonArray[NodeInfo]
     segments: JsonArray[SegmentInfo] = Field(description="in the order in which they run; empty if all is on the chip")
+    decoder: DecoderInfo | None = Field(
+        default=None, exclude_if=lambda found: found is None, description="caches that grow by a row with every token"
+    )
+    blocks: JsonArray[BlockInfo] = Field(
+        default=(), exclude_if=lambda found: not found, description="weights with a scale for each block of inputs"
+    )
 
 
 def inspect(model: "str | Path | onnx.ModelProto", **options: Unpack[InspectKeywords]) -> ModelInspection:
@@ -142,7 +149,8 @@ def inspect_model(model: "str | Path | onnx.ModelProto", options: CompileOptions
     survey, numbers = frontend.survey(model, options.inputs), options.numbers
     refused = bool(survey.unsupported) or numbers.base_isa or options.host.has_named_nodes
     refuse = find_refusal(numbers, find_backend(numbers.backend))
-    divided = predict_split(model, options.inputs, options.host, refuse) if refused else None
+    # A step of a decoder is never divided.
+    divided = predict_split(model, options.inputs, options.host, refuse) if refused and not survey.decoder else None
     return _inspect(survey, divided, chip)
 
 
@@ -155,10 +163,12 @@ def _inspect(survey: frontend.ModelSurvey, divided: PlacementSplit | None, arch:
     layers = tuple(layer.model_copy(update={"zeros": zeros.get(layer.node)}) for layer, *_ in found)
     macs = sum(layer.macs for layer in layers)
     weights = sum(layer.weights for layer in layers if layer.matrices)
+    caches = survey.decoder.steps.states if survey.decoder else ()
+    states = {name for state in caches for name in (state.input, state.output)}
     return ModelInspection(
         model=survey.name,
-        inputs=_shapes(survey.graph, survey.graph.inputs),
-        outputs=_shapes(survey.graph, survey.graph.outputs),
+        inputs=_shapes(survey.graph, [name for name in survey.graph.inputs if name not in states]),
+        outputs=_shapes(survey.graph, [name for name in survey.graph.outputs if name not in states]),
         parameters=survey.parameters,
         weights=weights,
         macs=macs,
@@ -175,6 +185,8 @@ def _inspect(survey: frontend.ModelSurvey, divided: PlacementSplit | None, arch:
         places=tuple(_by_place(survey, divided, macs)),
         host_nodes=_named_nodes(divided.host.reasons if divided else ()),
         segments=_segments(divided.cut if divided else None),
+        decoder=describe_decoder(survey.decoder.steps, survey.graph, arch) if survey.decoder else None,
+        blocks=tuple(describe_blocks(survey.blocks, arch)),
     )
 
 
@@ -382,6 +394,10 @@ def format_totals(found: ModelInspection) -> Iterator[tuple[str, str]]:
         macs = f", {place.macs:,} MACs{share}" if total or not known else ""
         more = f" and those of {_node_count(place.uncounted)}, which are not known" if place.uncounted else ""
         yield place.place, f"{_node_count(place.nodes)}{macs}{more}"
+    if found.decoder:
+        yield from found.decoder.format_lines()
+    for block in found.blocks:
+        yield block.format_line(rows)
     if found.segments:
         yield "segments", ", ".join(f"{s.kind} {s.nodes:,}" for s in found.segments)
 

@@ -1,8 +1,10 @@
 """Rotary embedding and grouped-query attention of onnxruntime, in standard ONNX operators."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from onnx import TensorProto
 
 from raptor.frontend.contributed.node_writer import CannotExpandError, ExpansionWriter
@@ -60,7 +62,8 @@ def count_below(w: ExpansionWriter, count: str) -> str:
     return w.add("Range", [w.constant(np.int64(0)), count, w.constant(np.int64(1))])
 
 
-_OPTIONAL = {9: "position_ids", 12: "k_scale", 13: "v_scale", 14: "query_seqlens"}
+_CACHE_BITS = 8
+_REFUSED = {14: "q_norm_weight", 15: "k_norm_weight", 16: "query_seqlens"}
 
 
 def group_query_attention(w: ExpansionWriter) -> None:
@@ -69,7 +72,7 @@ def group_query_attention(w: ExpansionWriter) -> None:
     The position of the first new token is the length of the past: the sequences have no padding.
     """
     view = w.view
-    w.refuse_inputs({k: v for k, v in _OPTIONAL.items() if k != 9})
+    w.refuse_inputs(_REFUSED)
     w.refuse_outputs(3)
     heads, groups = view.integer("num_heads", 0), view.integer("kv_num_heads", 0)
     if heads < 1 or groups < 1 or heads % groups:
@@ -77,8 +80,7 @@ def group_query_attention(w: ExpansionWriter) -> None:
     for name in ("qk_output", "sliding_window_cache"):
         if view.integer(name, 0):
             raise CannotExpandError(f"{name}: onnxruntime cannot judge it on the CPU")
-    if view.string("k_quant_type", "NONE") != "NONE" or view.string("v_quant_type", "NONE") != "NONE":
-        raise CannotExpandError("a cache of integers is not supported")
+    scales = _read_cache_scales(w, heads, groups)
     q, k, v = _heads(w, heads, groups)
     past = (view.input(3), view.input(4))
     start = w.size(past[0], 2) if past[0] else w.constant(np.int64(0))
@@ -88,12 +90,58 @@ def group_query_attention(w: ExpansionWriter) -> None:
         tables, pairs = view.inputs[7:9], bool(view.integer("rotary_interleaved", 0))
         q, k = (rotate(w, x, ids, *tables, interleaved=pairs) for x in (q, k))
     q, k, v = (w.add("Transpose", [x], perm=[0, 2, 1, 3]) for x in (q, k, v))
+    if scales:
+        k, v = (_quantise(w, x, scale.of_groups) for x, scale in zip((k, v), scales, strict=True))
     if past[0] and past[1]:
         k, v = w.add("Concat", [past[0], k], axis=2), w.add("Concat", [past[1], v], axis=2)
-    bias = hide_later_keys(w, rows, w.size(k, 2), view.integer("local_window_size", -1))
-    w.finish(attend(w, (q, k, v), (view.input(10), bias), heads, groups))
-    w.finish(k, 1)
-    w.finish(v, 2)
+    kept = k, v
+    bias = None
+    if view.integer("causal", 1):
+        bias = hide_later_keys(w, rows, w.size(k, 2), view.integer("local_window_size", -1))
+    if scales:
+        # One factor for each channel: queries and means are scaled, so that no step scales a whole cache.
+        q = w.add("Mul", [q, w.constant(scales[0].of_heads)])
+        k, v = (w.add("Cast", [x], to=TensorProto.FLOAT) for x in (k, v))
+    factor = w.constant(scales[1].of_heads) if scales else None
+    w.finish(attend(w, (q, k, v), (view.input(10), bias), heads, groups, factor))
+    w.finish(kept[0], 1)
+    w.finish(kept[1], 2)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CacheScale:
+    """Scales of the integers of a cache: [] or [1, groups, 1, d], and [1, heads, 1, d] for the heads of queries."""
+
+    of_groups: npt.NDArray[np.float32]
+    of_heads: npt.NDArray[np.float32]
+
+
+def _read_cache_scales(w: ExpansionWriter, heads: int, groups: int) -> tuple[_CacheScale, ...]:
+    """Returns the scales of keys and values if the cache holds integers of 8 bits; nothing for a cache of floats."""
+    kinds = {w.view.string(name, "NONE") for name in ("k_quant_type", "v_quant_type")}
+    if kinds == {"NONE"}:
+        return ()
+    width = w.view.integer("kv_cache_bit_width", 8)
+    if len(kinds) != 1 or kinds - {"PER_TENSOR", "PER_CHANNEL"} or width != _CACHE_BITS:
+        raise CannotExpandError(f"a cache of {width} bits, with scales {' and '.join(sorted(kinds))}")
+    found: list[_CacheScale] = []
+    for position, name in ((12, "k_scale"), (13, "v_scale")):
+        scale = w.weight(position, name).astype(np.float32)
+        if kinds == {"PER_TENSOR"}:
+            scale = scale.reshape(())
+            each = np.full((1, heads, 1, 1), scale, np.float32)
+        else:
+            scale = scale.reshape(1, groups, 1, -1)
+            each = scale.repeat(heads // groups, axis=1)
+        found.append(_CacheScale(scale, each))
+    return tuple(found)
+
+
+def _quantise(w: ExpansionWriter, x: str, scale: npt.NDArray[np.float32]) -> str:
+    """Adds the integers of x [B, groups, S, d], as onnxruntime rounds them: it multiplies by the inverse of a scale."""
+    scaled = w.add("Mul", [x, w.constant(np.float32(1) / scale)])
+    bounded = w.add("Clip", [scaled, w.number(-128), w.number(127)])
+    return w.add("Cast", [w.add("Round", [bounded])], to=TensorProto.INT8)
 
 
 def _heads(w: ExpansionWriter, heads: int, groups: int) -> list[str]:
@@ -116,11 +164,16 @@ def hide_later_keys(w: ExpansionWriter, rows: str, keys: str, window: int = 0) -
 
 
 def attend(
-    w: ExpansionWriter, operands: tuple[str, str, str], terms: Sequence[str | None], heads: int, groups: int
+    w: ExpansionWriter,
+    operands: tuple[str, str, str],
+    terms: Sequence[str | None],
+    heads: int,
+    groups: int,
+    factor: str | None = None,
 ) -> str:
     """Adds softmax(scale q k^T, capped, + terms) v, [B, S, heads * d], for q [B, heads, S, d].
 
-    The heads of a group are rows of one product.
+    The heads of a group are rows of one product. `factor`: of the means of values, [1, heads, 1, d or 1].
     """
     q, k, v = operands
     grouped = _in_groups(w, scale_queries(w, q), heads, groups)
@@ -132,6 +185,7 @@ def attend(
         scores = w.add("Add", [scores, term]) if term else scores
     share = _softmax(w, scores, heads)
     mixed = _per_head(w, w.add("MatMul", [_in_groups(w, share, heads, groups), v]), q, heads, groups)
+    mixed = w.add("Mul", [mixed, factor]) if factor else mixed
     return w.reshape(w.add("Transpose", [mixed], perm=[0, 2, 1, 3]), 0, 0, -1)
 
 

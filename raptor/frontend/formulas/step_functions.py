@@ -7,10 +7,13 @@ Each function emits the maps of a formula and returns their result. A float32 of
 from collections.abc import Callable
 
 from raptor.frontend.formulas.formula import FormulaBuilder, Value
+from raptor.graph.ir import Constant
 
 MOST_EXACT = 2**24
 """Largest bound up to which float32 holds all integers exactly."""
 _WHOLE = 2.0**23
+_BESIDE_ZERO, _SMALL = 1.5 * 2.0**23, 2.0**22
+"""A number that rounds the sum with any number of at most `_SMALL` to an integer, and the largest such number."""
 _SCALE = 2.0**127
 """Multiplying twice by it makes every positive float32 larger than 1."""
 
@@ -27,7 +30,10 @@ def sign(f: FormulaBuilder, x: Value) -> Value:
 
 
 def round_half_even(f: FormulaBuilder, x: Value) -> Value:
-    """Emits the nearest integer, ties to even."""
+    """Emits the nearest integer, ties to even; in two maps if the values of x are known to be small."""
+    bounds = None if isinstance(x, Constant) else f.ctx.float_bounds(x)
+    if bounds is not None and -_SMALL <= bounds[0] <= bounds[1] <= _SMALL:
+        return f.sub(f.add(x, _BESIDE_ZERO), _BESIDE_ZERO)
     return f.sub(_nearest(f, f.relu(x)), _nearest(f, f.relu(f.neg(x))))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_name, spell_option
@@ -31,6 +31,7 @@ _DERIVED: Mapping[str, DerivedKind] = MappingProxyType(
 
 _COMBINED_RANK = 5
 """Rank of a cache that holds keys and values, [2, batch, heads, rows, d]."""
+_CACHE_TYPES = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.INT8))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +93,14 @@ def read_decoder_inputs(proto: ModelProto, pairs: Mapping[str, str], fixed: Mode
         name: np.dtype(helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)) for name, v in inputs.items()
     }
     return DecoderInputs(tuple(states), {s.input: appends[s.input] for s in states}, derived, shapes, types)
+
+
+def has_open_axis(value: ValueInfoProto, fixed: ModelInputs) -> bool:
+    """Checks whether an input of numbers may be a cache: a size behind the first one is open, and not given."""
+    dims = value.type.tensor_type.shape.dim[1:]
+    is_open = any(not d.HasField("dim_value") and d.dim_param not in fixed.dims for d in dims)
+    kind = value.type.tensor_type.elem_type
+    return kind in _CACHE_TYPES and len(dims) > 1 and is_open and value.name not in fixed.shapes
 
 
 def _check_names(inputs: Mapping[str, ValueInfoProto], fixed: ModelInputs) -> None:

@@ -1,12 +1,12 @@
 """Resolves what hides the caches of a decoder: operators of onnxruntime, branches, and nodes that only rename."""
 
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_name
 from raptor.frontend.contributed.expand_contributed import expand_contributed
 from raptor.frontend.control_flow.eliminate_control_flow import eliminate_control_flow, is_control_flow
-from raptor.frontend.control_flow.inline_subgraphs import read_constant, rename_reads, replace_nodes
+from raptor.frontend.control_flow.inline_subgraphs import UniqueNames, read_constant, rename_reads, replace_nodes
 
 
 def resolve_model(proto: ModelProto) -> None:
@@ -24,14 +24,19 @@ def resolve_model(proto: ModelProto) -> None:
 
 
 def _hoist_constants(proto: ModelProto) -> None:
-    """Makes weights of all Constant nodes."""
+    """Makes weights of all Constant nodes. An output that is a constant is a copy of its weight."""
     found = [(node, read_constant(node)) for node in proto.graph.node]
+    outputs, names, kept = {v.name for v in proto.graph.output}, UniqueNames(proto.graph), list[NodeProto]()
     for node, value in found:
-        if value is not None:
-            weight = proto.graph.initializer.add()
-            weight.CopyFrom(value)
-            weight.name = node.output[0]
-    replace_nodes(proto.graph, [node for node, value in found if value is None])
+        if value is None:
+            kept.append(node)
+            continue
+        weight, name = proto.graph.initializer.add(), node.output[0]
+        weight.CopyFrom(value)
+        weight.name = names.unique_tensor(f"{name}.constant") if name in outputs else name
+        if name in outputs:
+            kept.append(helper.make_node("Identity", [weight.name], [name], name=node.name))
+    replace_nodes(proto.graph, kept)
 
 
 def _drop_renames(proto: ModelProto) -> None:

@@ -22,9 +22,10 @@ from raptor.frontend.growing.growth_rules import Growth
 from raptor.frontend.growing.move_factors import move_factors
 from raptor.frontend.growing.position_values import compute_by_position, measure_shapes
 from raptor.frontend.growing.resolve_model import resolve_model
+from raptor.frontend.growing.split_stacks import split_stacks
 from raptor.frontend.proto.model_checks import PARAMETER_INPUTS
 from raptor.frontend.proto.read_model import SourceModel, find_reads, read_proto
-from raptor.graph.decoder_steps import DecoderSteps, GrowingState
+from raptor.graph.decoder_steps import DecoderSteps, GrowingState, StackedState, split_pairs
 from raptor.options import ModelInputs
 
 Array = npt.NDArray[Any]
@@ -47,8 +48,20 @@ def make_step_model(source: SourceModel, pairs: Mapping[str, str], capacity: int
     """
     proto = ModelProto.FromString(source.onnx_bytes)
     resolve_model(proto)
-    inputs = read_decoder_inputs(proto, pairs, fixed)
-    return _StepBuilder(proto, inputs, capacity, source.name).build()
+    stacks = split_stacks(proto, pairs, UniqueNames(proto.graph))
+    inputs = read_decoder_inputs(proto, split_pairs(stacks, pairs), _split_shapes(stacks, fixed))
+    step = _StepBuilder(proto, inputs, capacity, source.name).build()
+    return replace(step, steps=replace(step.steps, stacks=stacks))
+
+
+def _split_shapes(stacks: Sequence[StackedState], fixed: ModelInputs) -> ModelInputs:
+    """Returns the shapes that the user gives, with those of parts in the places of stacks."""
+    shapes = dict(fixed.shapes)
+    for stack in stacks:
+        if stack.input in shapes:
+            shape = shapes.pop(stack.input)
+            shapes |= {part.input: shape[1:] for part in stack.parts}
+    return replace(fixed, shapes=shapes)
 
 
 class _StepBuilder:
@@ -86,8 +99,13 @@ class _StepBuilder:
             else:
                 self._copy(node, values, tables, growth, masks)
         derived = self.inputs.derived_inputs(self.capacity - 1)
-        steps = DecoderSteps(self.capacity, self.position, tuple(states.values()), derived)
+        grown = tuple(dict.fromkeys(node.name or node.output[0] for node in self.nodes if self._grows(node, growth)))
+        steps = DecoderSteps(self.capacity, self.position, tuple(states.values()), derived, cache_nodes=grown)
         return StepModel(self._model(tables, steps.states), steps)
+
+    def _grows(self, node: NodeProto, growth: Growth) -> bool:
+        """Checks whether a node has a value for each row of a cache."""
+        return any(growth.axis(name) is not None for name in (*node.input, *node.output))
 
     def _stored_order(self, state: GrowingState, data: Sequence[NodeProto], growth: Growth) -> tuple[int, ...]:
         """Returns the order of a state's axes: the axis that grows is the last one if products add up its rows."""
@@ -238,7 +256,8 @@ class _StepBuilder:
 
     def _model(self, tables: "Mapping[str, str | _PositionTable]", states: Sequence[GrowingState]) -> SourceModel:
         """Returns the step as a model with static shapes."""
-        outputs = [v.name for v in self.proto.graph.output]
+        # A branch without an encoder returns caches of no element in place of the encoder's.
+        outputs = [v.name for v in self.proto.graph.output if 0 not in self.last[v.name]]
         self.nodes += [
             helper.make_node("Identity", [self._at_position(tables[n])], [n], name=n) for n in outputs if n in tables
         ]

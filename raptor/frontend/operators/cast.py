@@ -15,8 +15,8 @@ from raptor.frontend.integers.affine_values import view_as_integers
 from raptor.frontend.operators.reshape import emit_rename
 from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import importer
-from raptor.frontend.types.float32_integers import find_type_limits, is_small_float
-from raptor.graph.ir import Tensor
+from raptor.frontend.types.float32_integers import find_type_limits, is_small_float, is_within
+from raptor.graph.ir import Constant, Tensor
 
 _LEAST_BYTE = 127
 _SMALL = find_type_limits(np.dtype(np.int16))
@@ -72,7 +72,8 @@ def _lower_integers(node: NodeView, ctx: ImportContext) -> None:
     kind = ctx.numpy_dtype(node.output)
     f = FormulaBuilder.for_node(node, ctx, node.inputs[:1])
     x = f.operand(node.inputs[0])
-    if ctx.is_integer_type(node.inputs[0]):
+    known = None if isinstance(x, Constant) else ctx.integer_range(x)
+    if ctx.is_integer_type(node.inputs[0]) or (known is not None and is_within(known, find_type_limits(kind))):
         f.finish(x)
         return
     if find_type_limits(kind).high < _LEAST_BYTE:

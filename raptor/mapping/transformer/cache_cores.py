@@ -120,6 +120,27 @@ def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
     return replace(decision, flow=replace(decision.flow, products=products, loaders=loaders), layers=layers)
 
 
+def spread_one_token(graph: Graph, decision: Decision, arch: Target) -> list[Decision]:
+    """Returns decisions by which the row tiles of layers, whose products are added, multiply at the same time.
+
+    Only for a graph in which all layers multiply one token, so that a product waits for the one before. Layers that
+    follow one another share cores, `_TOGETHER` of them; more layers on the same cores are longer at work for a sample.
+    """
+    layers = {key for node in graph.nodes if isinstance(node.operator, Filter) for key in (filter_key(node),)}
+    chains: _Chains = {} if graph.residency.states else _find_chains(graph, decision, [])
+    if len(chains) < _FEWEST_LAYERS or layers != {key for keys in chains.values() for key in keys}:
+        return []
+    found: list[Decision] = []
+    for together in _TOGETHER:
+        grouped = {(level // together, level): keys for (_, level), keys in chains.items()}
+        for most in range(_MOST_TOGETHER, 0, -1):
+            spread = _spread_layers(graph, decision, arch, grouped, most)
+            if spread != dict(decision.layers) and len(_layer_cores(spread)) <= arch.usable_cores:
+                found.append(replace(decision, layers=spread))
+                break
+    return found
+
+
 def _feeding_cores(graph: Graph, attention: _Attention, layers: Mapping[str, LayerRecord], tile: int) -> set[int]:
     """Returns the cores that make what an attention reads: results of layers that reach it through no other layer."""
     maker = {node.output: node for node in graph.nodes}
@@ -153,6 +174,9 @@ def _share_layers(graph: Graph, decision: Decision, arch: Target, chains: _Chain
 
 _MOST_TOGETHER = 8
 """Most cores of a layer of one token."""
+_TOGETHER = 1, 3
+"""Layers that follow one another on the same cores."""
+_FEWEST_LAYERS = 2
 
 
 def _best_share(attention: _Attention, most: int, arch: Target) -> int:

@@ -89,6 +89,12 @@ def _content(path: Path, found: Mapping[str, Any]) -> bytes:
     return stream.getvalue()
 
 
+_CommonInputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="[NAME=]FILE", help="Inputs that all steps have in common: .npy, .npz, .pb."),
+]
+
+
 def generate_command(
     out: Out,
     prompt: Annotated[
@@ -97,6 +103,7 @@ def generate_command(
     prompt_ids: Annotated[
         str | None, typer.Option("--prompt-ids", metavar="ID,ID", help="Ids of the tokens that it reads, instead.")
     ] = None,
+    inputs: _CommonInputs = None,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 16,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the best token, 1 draws by probability.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers, with a temperature.")] = 0,
@@ -122,17 +129,15 @@ def generate_command(
     from validator.decoding.decoder_session import DecoderSession
     from validator.decoding.generation import GenerationReport, Sampling, generate_tokens
     from validator.decoding.text_tokens import decode_tokens, encode_text, require_tokenizer
+    from validator.execution.inputs import read_input_files
     from validator.load.output_directory import load_output
 
     ids = _read_prompt(prompt, prompt_ids)
     if seed and not temperature:
         raise UserError(f"--seed {seed}: only with --temperature, without which nothing is random")
-    if force and save is None:
-        raise UserError("--force: only with --save, whose file it replaces")
-    if save is not None:
-        file_access.refuse_stdout("--save", save)
-        file_access.check_file_replaceable("--save", save, force=force)
-    chip = DecoderSession(load_output(out))
+    _check_saved(save, force=force)
+    program = load_output(out)
+    chip = DecoderSession(program, read_input_files(program.memory.inputs, inputs) if inputs else {})
     if prompt is not None:
         require_tokenizer(chip.program)
         ids = encode_text(prompt)
@@ -149,6 +154,17 @@ def generate_command(
         file_access.print_or_write("--json", json, orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
     if not (quiet or file_access.is_stdout(json)):
         print(",".join(map(str, found)) if text is None else escape_unprintable(text))
+
+
+def _check_saved(save: Path | None, *, force: bool) -> None:
+    """Raises `UserError` for a `--save` that may not be written, and for `--force` without one."""
+    from raptor.common.files import file_access
+
+    if force and save is None:
+        raise UserError("--force: only with --save, whose file it replaces")
+    if save is not None:
+        file_access.refuse_stdout("--save", save)
+        file_access.check_file_replaceable("--save", save, force=force)
 
 
 def _read_prompt(text: str | None, ids: str | None) -> list[int]:

@@ -13,6 +13,7 @@ from raptor.target.arch.chip_area import compute_area, format_area
 from raptor.tools.reporting import number_texts, rounds_section
 from raptor.tools.reporting.key_figure import KeyFigure
 from raptor.tools.reporting.program_facts import LayerFacts, ProgramFacts
+from raptor.tools.reporting.token_section import list_token_figures
 from validator.profile.profile_results import GLOBAL_MEMORY, Profile, SampleEstimate
 from validator.simulate.analysis.efficiency import Efficiency
 from validator.simulate.simulation_report import (
@@ -45,6 +46,7 @@ def list_key_figures(facts: ProgramFacts) -> list[KeyFigure]:
     reloaded = rounds_section.list_round_figures(profile.reloading) if profile.reloading else ()
     return [
         *_estimates(profile),
+        *(list_token_figures(facts.tokens) if facts.tokens else ()),
         *reloaded,
         *_efficiency(facts),
         *_power(profile),

@@ -16,6 +16,7 @@ from validator.accuracy.accuracy_report import AccuracyReport
 from validator.profile.profile_results import PartFigures, Profile
 from validator.profile.segment_profile import profile_any
 from validator.program.segment_list import chip_folders, has_segments, read_segments
+from validator.simulate.analysis.token_figures import StepTimes, TokenFigures
 
 if TYPE_CHECKING:
     from validator.judge.validation_report import ValidationReport as Verdict
@@ -38,7 +39,8 @@ class ProgramFacts:
 
     manifest: the manifest, or the list of segments of a segmented program. report, layers: notes of the compiler.
     verdict: None without validation; `no_verdict` then says why. missing: missing or unreadable files, each with the
-    effect on the page. accuracies: measurements by `raptor accuracy`.
+    effect on the page. accuracies: measurements by `raptor accuracy`. tokens: of a program that is a step of a decoder,
+    when steps are streamed.
     """
 
     name: str
@@ -50,6 +52,7 @@ class ProgramFacts:
     no_verdict: str
     missing: tuple[str, ...]
     accuracies: tuple[AccuracyReport, ...] = ()
+    tokens: TokenFigures | None = None
 
     @property
     def segments(self) -> files.SegmentList | None:
@@ -79,7 +82,22 @@ def gather_facts(
         if manifest is not None and one.model != manifest.model:
             raise UserError(f"{spell_option('accuracy')}: of model {one.model}; the program is of {manifest.model}")
     layers = tuple(_layers(counted, report))
-    return ProgramFacts(name, counted, manifest, report, layers, verdict, why, tuple(missing), tuple(accuracies))
+    tokens = _find_tokens(out, counted)
+    return ProgramFacts(
+        name, counted, manifest, report, layers, verdict, why, tuple(missing), tuple(accuracies), tokens
+    )
+
+
+def _find_tokens(out: Path, counted: Profile) -> TokenFigures | None:
+    """Returns the figures of a decoder's tokens; None for other programs, and without times."""
+    known, power = counted.estimate, counted.power
+    if known is None or not out.is_dir():
+        return None
+    critical = {part.name: part.critical_ns or 0.0 for part in counted.parts}
+    energy = sum((known.interval_energy_pj or known.energy_pj).values())
+    watts = power.uncounted.crossbars_in_use.power_w if power else None
+    uncounted = None if watts is None else watts * 1e3 * (known.interval_ns or known.latency_ns)
+    return TokenFigures.from_times(out, StepTimes(known.latency_ns, known.interval_ns, energy, uncounted, critical))
 
 
 def _manifest(out: Path, missing: list[str]) -> files.OutputManifest | files.SegmentList | None:

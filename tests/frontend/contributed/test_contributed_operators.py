@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 
@@ -65,6 +66,8 @@ def attention(*more: Operand, **attributes: Any) -> ModelProto:
 
 
 X = numbers(1, 4, 32)
+KNOWS_CAUSAL = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 32)
+"""Older versions do not have the attribute `causal`."""
 CASES: Mapping[str, ModelProto] = {
     "rms": single("SimplifiedLayerNormalization", [X, numbers(32)], ["y"], domain="", epsilon=1e-3),
     "skip rms": single(
@@ -112,6 +115,7 @@ CASES: Mapping[str, ModelProto] = {
     "attention with sinks": attention(None, None, None, None, numbers(4)),
     "attention with a bias": attention(None, None, None, numbers(1, 4, 6, 6)),
     "attention with a scale": attention(scale=0.7),
+    **({"attention that sees all": attention(causal=0)} if KNOWS_CAUSAL else {}),
     "packed attention": single(
         "GroupQueryAttention",
         [numbers(1, 6, 128), None, None, None, None, *LENGTHS, COS, SIN],
@@ -153,7 +157,16 @@ REFUSED: Mapping[str, tuple[ModelProto, str]] = {
         single("GroupQueryAttention", [*QKV, None, None, *LENGTHS], ["y"], inputs=3, num_heads=3, kv_num_heads=2),
         "num_heads=3, kv_num_heads=2",
     ),
-    "integers": (attention(k_quant_type="PER_TENSOR"), "a cache of integers is not supported"),
+    "integers": (attention(k_quant_type="PER_TENSOR"), "a cache of 8 bits, with scales NONE and PER_TENSOR"),
+    "norms inside": (
+        attention(None, None, None, None, None, None, None, numbers(16), numbers(16)),
+        "its input q_norm_weight is not supported",
+    ),
+    "window cache": (attention(sliding_window_cache=1), "sliding_window_cache: onnxruntime cannot judge it on the CPU"),
+    "small integers": (
+        attention(k_quant_type="PER_TENSOR", v_quant_type="PER_TENSOR", kv_cache_bit_width=4),
+        "a cache of 4 bits, with scales PER_TENSOR",
+    ),
 }
 
 

@@ -19,9 +19,28 @@ from tests import decoder_models as decoders
 from tests import fused_decoders
 from tests.tiny_models import Array
 from validator.model.ort_session import create_session
+from validator.model.types import number_type
 
 CAPACITY = 7
 TOKENS = (3, 1, 7, 7, 0, 11, 5)
+
+
+def _partly_rotated() -> ModelProto:
+    angles = np.arange(64)[:, None] / 10000.0 ** (np.arange(0, 16, 2) / 16)
+    tables = {"cos": np.cos(angles), "sin": np.sin(angles)}
+    proto = decoders.grouped_decoder(layers=1, size=32)
+    return decoders.with_attention_inputs(proto, **{name: a.astype(np.float32) for name, a in tables.items()})
+
+
+def _with_sinks() -> ModelProto:
+    proto = decoders.grouped_decoder(layers=1, local_window_size=3, softcap=2.0)
+    return decoders.with_attention_inputs(proto, "", "", "sink", sink=np.array([0.1, 0.5, -0.3, 1], np.float32))
+
+
+def _with_integers(kind: str) -> ModelProto:
+    return decoders.with_integer_cache(decoders.grouped_decoder(layers=1), kind)
+
+
 FORMS: Mapping[str, Callable[[], ModelProto]] = {
     "plain": decoders.plain_decoder,
     "grouped": decoders.grouped_decoder,
@@ -30,7 +49,17 @@ FORMS: Mapping[str, Callable[[], ModelProto]] = {
     "cap": lambda: decoders.grouped_decoder(softcap=2.0),
     "pairs": lambda: decoders.grouped_decoder(rotary_interleaved=1),
     "scale": lambda: decoders.grouped_decoder(scale=0.5),
+    **{f"int8, {kind}": partial(_with_integers, kind) for kind in ("PER_TENSOR", "PER_CHANNEL")},
+    "separate": lambda: decoders.grouped_decoder(layers=1, packed=False),
+    "sinks": _with_sinks,
+    "positions": lambda: decoders.with_attention_inputs(decoders.grouped_decoder(layers=1), "position_ids"),
+    "partly rotated": _partly_rotated,
+    **{
+        f"{bits} bits": partial(decoders.with_weight_blocks, decoders.grouped_decoder(layers=1), bits, 32)
+        for bits in (2, 4, 8)
+    },
     "one group": lambda: decoders.grouped_decoder(groups=1, layers=1),
+    **{f"stack: {how}": partial(fused_decoders.stacked_decoder, how) for how in get_args(fused_decoders.Selection)},
     **{form: partial(fused_decoders.fused_decoder, form, layers=1) for form in get_args(fused_decoders.Form)},
 }
 
@@ -48,17 +77,43 @@ def test_a_step_gives_the_values_of_the_model_that_grows(form: str) -> None:
     session = create_session(step.model.onnx_bytes, Path(form))
     names = [o.name for o in session.get_outputs()]
     shapes = {i.name: i.shape for i in session.get_inputs()}
-    held = {state.input: np.zeros(shapes[state.input], np.float32) for state in step.steps.states}
-    assert len(held) == len([v for v in proto.graph.input if v.name.startswith("past")])
+    types = {i.name: number_type(i.type) for i in session.get_inputs()}
+    held = {state.input: np.zeros(shapes[state.input], types[state.input]) for state in step.steps.states}
+    stacked = sum(len(stack.parts) - 1 for stack in step.steps.stacks)
+    assert len(held) - stacked == len([v for v in proto.graph.input if v.name.startswith("past")])
     for position, wanted in enumerate(decoders.steps_of_runtime(proto, TOKENS)):
         feed = {"input_ids": np.array([[TOKENS[position]]]), "position": np.array([position]), **held}
         found = dict(zip(names, session.run(None, feed), strict=True))
         np.testing.assert_allclose(found["logits"], wanted["logits"], rtol=1e-5, atol=1e-5)
+        for stack in step.steps.stacks:
+            wanted |= dict(zip([part.output for part in stack.parts], wanted[stack.output], strict=True))
         for state in step.steps.states:
             held[state.input] = found[state.output]
             stored = found[state.output].transpose(np.argsort(state.permutation))
             rows = stored.take(range(CAPACITY - position - 1, CAPACITY), state.axis)
             np.testing.assert_allclose(rows, wanted[state.output], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", get_args(fused_decoders.Selection))
+def test_keys_and_values_in_one_tensor_are_two_states(how: fused_decoders.Selection) -> None:
+    """So values lie row beside row, as the product reads them, and nothing selects from a cache."""
+    steps = make_step(fused_decoders.stacked_decoder(how)).steps
+    assert [(stack.input, stack.output) for stack in steps.stacks] == [("past_0", "present_0"), ("past_1", "present_1")]
+    orders = {state.input: state.permutation for state in steps.states}
+    assert orders == {f"past_{n}.{k}": (0, 1, *((2, 3), (3, 2))[k]) for n in range(2) for k in range(2)}
+
+
+def test_a_stack_of_which_another_node_reads_all_stays_one() -> None:
+    proto = fused_decoders.stacked_decoder("joined", layers=1)
+    node = next(n for n in proto.graph.node if n.output[0] == "value.0.all")
+    node.op_type = "Slice"
+    del node.attribute[:]
+    node.input[:] = ["present_0", "0", "2", "0"]
+    after = [helper.make_node("Gather", ["value.0.all", "one"], ["value.0.chosen"], name="chosen", axis=0)]
+    after[0].output[0], node.output[0] = "value.0.all", "value.0.both"
+    after[0].input[0] = "value.0.both"
+    proto.graph.node.insert(list(proto.graph.node).index(node) + 1, after[0])
+    assert make_step(proto).steps.stacks == ()
 
 
 def test_a_mask_that_all_softmaxes_read_is_the_only_one() -> None:

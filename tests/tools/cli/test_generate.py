@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import raptor
 from raptor.common.terminal.escaping import escape_unprintable
 from raptor.tools.cli.app import main
 from tests import decoder_models as decoders
+from tests import fused_decoders
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +84,21 @@ def test_a_text_goes_on_as_a_text(tmp_path: Path, capsys: pytest.CaptureFixture[
     text = bytes(ids).decode()
     assert capsys.readouterr().out == f"{escape_unprintable(text)}\n"
     assert json.loads((tmp_path / "made.json").read_text())["text"] == text
+
+
+def test_what_an_encoder_computed_is_an_input_of_all_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, rng = tmp_path / "out", np.random.default_rng(0)
+    raptor.compile(fused_decoders.encoder_decoder(), states="auto", capacity=6, dims={"encoder": 5}, cores=32).save(out)
+    shapes = {f"past_key_values.0.encoder.{kind}": (1, 2, 5, 8) for kind in ("key", "value")}
+    given: dict[str, Any] = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    np.savez(tmp_path / "given.npz", **given)
+    assert run("generate", out, "--prompt-ids", "7,3", "--tokens", 4, "--input", tmp_path / "given.npz") == 0
+    wanted = raptor.Session(out, given).generate([7, 3], 4)
+    assert capsys.readouterr().out.strip() == ",".join(map(str, wanted))
+    assert run("generate", out, "--prompt-ids", "7", "--tokens", 4) == 2
+    told = "a step takes input_ids, past_key_values.0.encoder.key, past_key_values.0.encoder.value, which is not the id"
+    assert told in (error := capsys.readouterr().err)
+    assert "--input" in error
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ import pytest
 from onnx import ModelProto
 
 import raptor
+from raptor.common.options.option_texts import AUTOMATIC
+from raptor.frontend.loading import load
+from raptor.options import ResidencyOptions
 from raptor.output import files
 from tests import decoder_models as decoders
 from tests import fused_decoders
@@ -48,6 +51,31 @@ def test_a_decoder_generates_the_tokens_of_onnxruntime_over_the_whole_capacity(g
     assert {c.name for c in verdict.outputs} >= {"logits", "present.0.key", "present.1.value"}
 
 
+@pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
+def test_a_cache_of_integers_holds_those_of_onnxruntime(kind: str) -> None:
+    verdict = compiled(decoders.with_integer_cache(decoders.grouped_decoder(), kind)).validate()
+    assert verdict.passed, verdict
+    assert verdict.decoding is not None
+    assert verdict.decoding.equal == CAPACITY
+    caches = [c for c in verdict.outputs if c.name.startswith("present")]
+    assert len(caches) == 4
+    assert all(c.max_absolute == 0 for c in caches)
+
+
+def test_blocks_of_weights_need_no_further_crossbars_and_no_rounded_activations() -> None:
+    """With accuracy_level 4, onnxruntime rounds activations to 8 bits; the judge then has level 0."""
+    proto = decoders.grouped_decoder()
+    forms = [decoders.with_weight_blocks(proto, 4, 16, level=4), decoders.with_weight_blocks(proto, 4, 64), proto]
+    programs = [compiled(form) for form in forms]
+    assert len({program.report.xbars_used for program in programs}) == 1
+    loaded = load(forms[0], residency=ResidencyOptions(states=AUTOMATIC, capacity=CAPACITY))
+    assert any("accuracy_level 4 is computed and judged as level 0" in note for note in loaded.notes)
+    verdict = programs[0].validate()
+    assert verdict.passed, verdict
+    logits = next(c for c in verdict.outputs if c.name == "logits")
+    assert logits.max_relative < 1e-5
+
+
 @pytest.mark.parametrize("form", get_args(fused_decoders.Form))
 def test_a_decoder_of_fused_attention_generates_the_tokens_of_onnxruntime(form: fused_decoders.Form) -> None:
     verdict = compiled(fused_decoders.fused_decoder(form)).validate()
@@ -56,12 +84,78 @@ def test_a_decoder_of_fused_attention_generates_the_tokens_of_onnxruntime(form: 
     assert (verdict.decoding.tokens, verdict.decoding.equal) == (CAPACITY, CAPACITY)
 
 
+def test_keys_and_values_in_one_tensor_are_one_state_of_the_session(tmp_path: Path) -> None:
+    """The program has a state for each; sessions, their files and the judge have the model's, named by the user."""
+    pairs = {f"past_{n}": f"present_{n}" for n in range(2)}
+    made = raptor.compile(
+        fused_decoders.stacked_decoder("Gather"),
+        states=pairs,
+        capacity=CAPACITY,
+        cores=32,
+        shapes={"past_0": (2, 1, 2, 0, 8)},
+    )
+    verdict = made.validate()
+    assert verdict.passed, verdict
+    assert {c.name for c in verdict.outputs} == {"logits", "present_0", "present_1"}
+    session = raptor.Session(made)
+    session.step(3)
+    assert session.states()["present_1"].shape == (2, 1, 2, 1, 8)
+    session.save(tmp_path / "session.npz")
+    wanted = session.step(4)["logits"]
+    session.load(tmp_path / "session.npz")
+    assert np.array_equal(session.step(4)["logits"], wanted)
+
+
 def test_the_branch_of_a_merged_decoder_with_caches_is_a_decoder() -> None:
     proto = fused_decoders.merged_decoder(decoders.plain_decoder())
     verdict = compiled(proto, constants={"use_cache_branch": [True]}).validate()
     assert verdict.passed, verdict
     assert verdict.decoding is not None
     assert (verdict.decoding.tokens, verdict.decoding.equal) == (CAPACITY, CAPACITY)
+
+
+@pytest.mark.parametrize("returned", ["nothing", "empty", "same"])
+def test_a_decoder_attends_to_what_an_encoder_computed(returned: Any, tmp_path: Path) -> None:
+    """It is an input of all steps, or a state that the model returns as it is; the session begins with it."""
+    made = compiled(fused_decoders.encoder_decoder(returned), dims={"encoder": 5})
+    verdict = made.validate()
+    assert verdict.passed, verdict
+    assert verdict.decoding is not None
+    assert verdict.decoding.equal == CAPACITY
+    proto = ModelProto.FromString((made.save(tmp_path / "out") / files.ORIGINAL).read_bytes())
+    rng = np.random.default_rng(1)
+    given = {f"past_key_values.0.encoder.{k}": random_floats(rng, 1, 2, 5, 8) for k in ("key", "value")}
+    session = raptor.Session(made, given)
+    wanted = decoders.steps_of_runtime(proto, TOKENS, given)
+    for token, found in zip(TOKENS, wanted, strict=True):
+        np.testing.assert_allclose(session.step(token)["logits"], found["logits"], rtol=1e-4, atol=1e-5)
+    first = session.states()
+    session.reset()
+    assert len(session.generate([3], 2)) == 2
+    assert session.position == 2
+    assert first["present.0.decoder.key"].shape == (1, 2, CAPACITY, 8)
+
+
+def random_floats(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"position": np.zeros(1)}, "input 'position': the session knows it"),
+        ({"past_key_values.0.decoder.key": np.zeros((1, 2, 6, 8))}, "input 'past_key_values.0.decoder.key': the"),
+        (
+            {"past_key_values.0.encoder.key": np.zeros((1, 2, 4, 8))},
+            r"expected shape \[1, 2, 5, 8\], not \[1, 2, 4, 8\]",
+        ),
+        ({"x": np.zeros(1)}, "'x' is no input of the model"),
+    ],
+)
+def test_wrong_inputs_of_a_sequence_are_refused(given: Any, message: str) -> None:
+    made = compiled(fused_decoders.encoder_decoder(), dims={"encoder": 5})
+    with pytest.raises(raptor.UserError, match=message):
+        raptor.Session(made, given)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -199,6 +293,20 @@ def test_files_that_are_no_session_are_refused(program: raptor.Program, tmp_path
         ("capacity", 5, "has no 5 rows"),
         ("position", "input_ids", "has no input 'input_ids' of one number"),
         ("states", [], "no state grows"),
+        (
+            "stacks",
+            [
+                {
+                    "input": "past",
+                    "output": "present",
+                    "parts": [
+                        {"input": f"past_key_values.0.{k}", "output": f"present.{n}.{k}"}
+                        for n, k in ((0, "key"), (1, "value"))
+                    ],
+                }
+            ],
+            "state 'past': its parts are not states that grow alike",
+        ),
         (
             "derived",
             [{"name": "attention_mask", "kind": "ones", "shape": [1, 6], "dtype": "object"}],

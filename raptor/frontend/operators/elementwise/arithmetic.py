@@ -216,6 +216,8 @@ def _lower_clip(node: NodeView, ctx: ImportContext, low: float, high: float) -> 
         _clip_codes(node, ctx, x, low, high)
     else:
         ctx.emit_chain(node, (x.name,), x.image, *_lower_bound(low), *_upper_bound(high))
+        if low <= high:
+            ctx.declare_bounds(node.output, low, high)
 
 
 def _clip_codes(node: NodeView, ctx: ImportContext, x: Tensor, low: float, high: float) -> None:

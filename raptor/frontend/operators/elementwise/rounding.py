@@ -1,11 +1,14 @@
 """Rounding of floats to integers, and the sign."""
 
+import numpy as np
+
 from raptor.frontend.formulas import boolean_formulas, step_functions
 from raptor.frontend.formulas.formula import FormulaBuilder, Value
 from raptor.frontend.import_context import ImportContext
 from raptor.frontend.operators.elementwise.activations import lower_activation
 from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import importer
+from raptor.frontend.types.integer_ranges import IntegerInterval
 
 
 @importer("Floor", since=1)
@@ -24,6 +27,9 @@ def import_ceil(node: NodeView, ctx: ImportContext) -> None:
 def import_round(node: NodeView, ctx: ImportContext) -> None:
     """Nearest integer, ties to even, exact."""
     lower_activation(node, ctx, step_functions.round_half_even)
+    bounds = ctx.float_bounds(ctx.tensor(node.inputs[0]))
+    if bounds is not None and np.isfinite(bounds).all():
+        ctx.declare_range(node.output, IntegerInterval(round(bounds[0]), round(bounds[1])))
 
 
 @importer("Sign", since=9, counts=True)

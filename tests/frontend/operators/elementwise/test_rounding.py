@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+import raptor
 from raptor.integrations.onnx_backend import RaptorBackend
 from tests.pipeline import check
 from tests.tiny_models import golden, single
@@ -22,6 +24,30 @@ def test_rounding_is_exact(op_type: str):
     x = np.concatenate([EDGES, -EDGES])
     (got,) = RaptorBackend.run_model(single(op_type, x.shape), [x])
     np.testing.assert_array_equal(got, golden(single(op_type, x.shape), {"x": x})["y"])
+
+
+@pytest.mark.parametrize("most", [0.5, 127.0, 2.0**22, 2.0**23])
+def test_integers_of_clipped_numbers_are_exact(most: float):
+    """Up to 2^22, two additions round them, and a cast to integers that hold them changes nothing."""
+    model = clipped(most, TensorProto.INT32)
+    x = np.concatenate([EDGES, -EDGES])
+    (got,) = RaptorBackend.run_model(model, [x])
+    np.testing.assert_array_equal(got, golden(model, {"x": x})["y"])
+    instructions = raptor.compile(model, cores=1).report.instructions
+    assert (sum(n for name, n in instructions.items() if name.startswith("v")) <= 6) == (most <= 2**22)
+
+
+def clipped(most: float, kind: int) -> ModelProto:
+    """Clip to -most..most, Round, Cast."""
+    nodes = [
+        helper.make_node("Clip", ["x", "low", "high"], ["bounded"]),
+        helper.make_node("Round", ["bounded"], ["whole"]),
+        helper.make_node("Cast", ["whole"], ["y"], to=kind),
+    ]
+    ends = [numpy_helper.from_array(np.asarray(v, np.float32), n) for v, n in ((-most, "low"), (most, "high"))]
+    values = [helper.make_tensor_value_info(n, k, [2 * len(EDGES)]) for n, k in (("x", TensorProto.FLOAT), ("y", kind))]
+    graph = helper.make_graph(nodes, "clipped", values[:1], values[1:], ends)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
 def test_rounding_needs_no_extended_instruction():
