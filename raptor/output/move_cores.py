@@ -16,8 +16,7 @@ import orjson
 
 from raptor.common.files import file_access
 from raptor.output import files, writer
-from raptor.target.isa import Records
-from raptor.target.message_partners import encode_stream, renumber_stream
+from raptor.target.message_partners import Stream, encode_stream, renumber_stream
 
 _OF_CORE = re.compile(r"(?P<folder>(?:[a-z]+/)?)core_(?P<core>\d+)(?P<rest>(?:_weights)?\.(?:json|npz|pim))")
 """Names of the files of a core: streams, also of auxiliary programs, and weights."""
@@ -30,7 +29,7 @@ def write_moved(
     cores: Sequence[int],
     places: Sequence[int] | None,
     folder: Path,
-    streams: Sequence[Records] = (),
+    streams: Sequence[Stream] = (),
 ) -> Path:
     """Writes a copy of an output directory in which core k is `cores[k]`, a permutation. Returns the new folder.
 
@@ -52,7 +51,7 @@ def write_moved(
 
 
 def _move_file(
-    name: str, content: bytes, cores: Sequence[int], places: Sequence[int] | None, streams: Sequence[Records]
+    name: str, content: bytes, cores: Sequence[int], places: Sequence[int] | None, streams: Sequence[Stream]
 ) -> tuple[str, bytes]:
     """Returns the new name and content of a file."""
     found = _OF_CORE.fullmatch(name)

@@ -12,6 +12,10 @@ Ints = npt.NDArray[np.int64]
 _TALKING = np.array([OPCODE[name] for name in ("send", "recv", "sync")])
 
 
+Stream = Records
+"""The instructions of a core, for those who pass streams on and know no instruction."""
+
+
 def find_partners(records: Records) -> Ints:
     """Returns the cores that the instructions of a stream exchange messages with, in ascending order."""
     return np.unique(records["a"][np.isin(records["opcode"], _TALKING)]).astype(np.int64)

@@ -33,19 +33,22 @@ def tree_sums(count: int, home: int, number: int) -> Iterator[TreeSum]:
 
     def sums(begin: int, end: int) -> Iterator[TreeSum]:
         if end - begin > 1:
-            middle = (begin + end) // 2
+            middle = middle_of(begin, end)
             yield from sums(begin, middle)
             yield from sums(middle, end)
             places = place_of(begin, middle), place_of(middle, end)
             own = keeps_right(begin, middle, end)
             yield TreeSum(begin, middle, end, places[own], places[1 - own])
 
+    def middle_of(begin: int, end: int) -> int:
+        return (begin + end) // 2
+
     def keeps_right(begin: int, middle: int, end: int) -> bool:
         return home >= middle if begin <= home < end else bool(number >> (end - begin).bit_length() & 1)
 
     def place_of(begin: int, end: int) -> int:
         while end - begin > 1:
-            middle = (begin + end) // 2
+            middle = middle_of(begin, end)
             begin, end = (middle, end) if keeps_right(begin, middle, end) else (begin, middle)
         return begin
 
