@@ -247,6 +247,32 @@ def harmonics(b: BlockBuilder, frames: int, bins: int, shifts: Sequence[int]) ->
 # Reductions over pixels, and values that wait -------------------------------------------------------------------------
 
 
+def spectrum_bands(b: BlockBuilder, frames: int, bins: int, bands: int) -> str:
+    """A Fourier transform by two convolutions, and the energy of bands that read less than half of its bins."""
+    x = b.input("x", 1, 1, 160 * (frames - 1) + 2 * (bins - 1))
+    angles = np.pi * np.outer(np.arange(bins), np.arange(2 * (bins - 1))) / (bins - 1)
+    waves = (b.floats(wave(angles).astype(np.float32)[:, None]) for wave in (np.cos, np.sin))
+    parts = [b.op("Transpose", b.op("Conv", x, wave, strides=[160]), perm=[0, 2, 1]) for wave in waves]
+    energy = b.op("Add", *(b.op("Mul", part, part) for part in parts))
+    read = np.arange(bins)[:, None] * 2 * bands // bins == np.arange(bands)
+    return b.op("Log", b.op("Add", b.op("MatMul", energy, b.floats(read.astype(np.float32))), b.floats(1)))
+
+
+def frame_layers(b: BlockBuilder, frames: int, bands: int) -> str:
+    """A dense layer for each frame of what convolutions make of a spectrogram, as readers of notes end."""
+    x = layers(b, b.input("x", 1, 1, frames, bands), (1, 16, 16), 3, 3)
+    x = b.op("Reshape", b.op("Transpose", x, perm=[0, 2, 1, 3]), b.ints(frames, 16 * bands))
+    return b.op("Sigmoid", dense(b, b.op("Relu", dense(b, x, 16 * bands, 128)), 128, 88))
+
+
+def largest_of_several(b: BlockBuilder, length: int, channels: int) -> str:
+    """The largest of three tensors that are stacked along a new axis."""
+    x = b.input("x", 1, 16, length)
+    stacked = [b.op("Unsqueeze", layer(b, x, 16, channels, size), b.ints(3)) for size in (1, 3, 5)]
+    x = b.op("ReduceMax", b.op("Concat", *stacked, axis=3), axes=[3], keepdims=0)
+    return layers(b, x, (channels, 16), 3)
+
+
 def softmax_pixels(b: BlockBuilder, side: int, channels: int) -> str:
     """A softmax of each channel over all pixels, between two layers."""
     x = layers(b, b.input("x", 1, 3, side, side), (3, channels), 3, 3)
@@ -366,6 +392,15 @@ def dense_chain(b: BlockBuilder) -> str:
     return x
 
 
+def perceptron(b: BlockBuilder, *widths: int) -> str:
+    """Layers of a vector, each but the last with a ReLU: tables of numbers, and wake words."""
+    x = b.input("x", 1, widths[0])
+    for inputs, outputs in pairwise(widths):
+        x = dense(b, x, inputs, outputs)
+        x = x if outputs == widths[-1] else b.op("Relu", x)
+    return x
+
+
 def dense_rows(b: BlockBuilder, rows: int, width: int) -> str:
     """Rows of a table through small layers, with products between elements."""
     x = b.input("x", rows, 16)
@@ -403,6 +438,18 @@ def recurrent_image(b: BlockBuilder, steps: int, width: int) -> str:
     x = b.op("Conv", x, b.weights(64, 32, 4, 1))
     x = b.op("Transpose", b.op("Squeeze", x, b.ints(2)), perm=[2, 0, 1])
     return dense(b, recurrent(b, x, "LSTM", 64, width, 2), 2 * width, 32)
+
+
+def unrolled_loop(b: BlockBuilder, steps: int, width: int) -> str:
+    """Columns of an image as the steps of a loop in PyTorch: each adds a layer of the column and one of the state."""
+    x = layers(b, b.input("x", 1, 1, 16, 4 * steps), (1, 16, 64), 3, 3, stride=2)
+    columns = b.op("Reshape", x, b.ints(1, 64 * 4, steps))
+    reads, keeps = b.weights(64 * 4, width), b.weights(width, width)
+    state = ""
+    for step in range(steps):
+        read = b.op("MatMul", b.op("Gather", columns, b.const(np.array(step)), axis=2), reads)
+        state = b.op("Tanh", b.op("Add", read, b.op("MatMul", state, keeps)) if state else read)
+    return dense(b, state, width, 32)
 
 
 # One source with many readers -----------------------------------------------------------------------------------------
@@ -557,6 +604,9 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "group_moments": partial(group_moments, length=256, groups=4, width=32),
         "pixel_classes": partial(pixel_classes, side=32, classes=16),
         "harmonics": partial(harmonics, frames=96, bins=160, shifts=(0, 12, 19, 24, 28, 31, 34, 36)),
+        "spectrum_bands": partial(spectrum_bands, frames=97, bins=257, bands=32),
+        "frame_layers": partial(frame_layers, frames=60, bands=48),
+        "largest_of_several": partial(largest_of_several, length=256, channels=64),
     },
     "reduced over pixels": {
         "softmax_pixels": partial(softmax_pixels, side=32, channels=16),
@@ -575,6 +625,8 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "power_flow_estimated": partial(power_flow, buses=200, branches=800, inputs=128),
         "dense_chain": dense_chain,
         "dense_rows": partial(dense_rows, rows=256, width=32),
+        "perceptron": lambda b: perceptron(b, 64, 1024, 1024, 10),
+        "perceptron_wide": lambda b: perceptron(b, 100, 2000, 100),
     },
     "recurrent beside convolutions": {
         "conv_gru": partial(recurrent_signal, kind="GRU", steps=50, width=64),
@@ -582,6 +634,7 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "conv_lstm_twice": partial(recurrent_signal, kind="LSTM", steps=24, width=96, count=2),
         "conv_gru_both": partial(recurrent_signal, kind="GRU", steps=40, width=48, directions=2),
         "conv_lstm_image": partial(recurrent_image, steps=32, width=48),
+        "unrolled_loop": partial(unrolled_loop, steps=20, width=64),
     },
     "many readers": {
         "characters_8": partial(characters, length=21, kernels=(1, 2, 3, 4, 5, 6, 8, 12)),
