@@ -255,7 +255,7 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
 
 
 def _decide(graph: Graph, request: CompileRequest, driver: Driver) -> tuple[DecisionSource, pipeline.Completed]:
-    """Maps a prepared graph and completes the decision. Raises `DeadLinkError` if its messages cross dead links."""
+    """Maps a prepared graph and completes the decision. Raises `DeadLinkError` if a message needs a dead link."""
     chosen = choose_source(graph, request, driver)
     mapped = pipeline.rewrite_and_map(graph, request.arch, chosen.source, driver=driver)
     completed = pipeline.complete(mapped, request.arch, aim=chosen.aim, driver=driver)

@@ -34,7 +34,7 @@ a tenth or two.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedCandidate:
-    """A decision with stages, and its estimated interval in ns.
+    """A decision whose samples overlap in stages, and its estimated interval in ns.
 
     program: virtual core and core of the computes, order and stages of the steps. Decisions that differ in the order of
     one sample alone may have equal ones.

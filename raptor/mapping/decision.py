@@ -138,6 +138,11 @@ class LineUnfolding(StrictDataclass):
 LayerRecord = KernelUnfolding | FullyConnected | LineUnfolding | OnVectorUnit | JoinedLayer
 
 
+def record_cores(record: LayerRecord) -> tuple[int, ...]:
+    """Returns the cores of the matrices of a layer, some of them more than once; none for a layer without matrices."""
+    return () if isinstance(record, OnVectorUnit | JoinedLayer) else record.cores
+
+
 @dataclass(frozen=True, slots=True)
 class TileFlow(StrictDataclass):
     """The flow in which a value is a whole channel tile of a tensor, with all its pixels."""

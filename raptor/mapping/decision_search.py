@@ -225,9 +225,9 @@ class _Search:
             best = self.best
 
     def use_idle_cores(self) -> None:
-        """Gives idle cores to layers on the core with most work, as long as that makes the best decision better.
+        """Evaluates decisions in which layers on the core with most work have idle cores, too, from the best one on.
 
-        Where the port of global memory binds, it does not.
+        Ends when none is better than the best so far, or where the port of global memory binds.
         """
         graph, arch = self.mapper.graph, self.mapper.arch
         while self.steps <= MOST_STEPS:

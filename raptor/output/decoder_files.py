@@ -19,7 +19,7 @@ class GrowingStateFile(StrictSchema):
 
 
 class StatePartFile(StrictSchema):
-    """A state of the program that is one index along the first axis of a stacked state of the model."""
+    """A state of the program: the slice, at one index of the first axis, of a state that the model stacks."""
 
     input: str
     output: str

@@ -311,4 +311,4 @@ def read_chip_file(folder: Path, name: str) -> Chip:
 
 
 _last_read: dict[bytes, Chip] = {}
-"""The chip that was read last, by the content of its file."""
+"""Cache of one parsed chip file, the latest: content of the file -> chip."""

@@ -67,7 +67,7 @@ class LabelledData:
 
     @property
     def has_last_labels(self) -> bool:
-        """True if labels are those of the last steps of sequences, whose scores alone count."""
+        """True if each sequence has one label, for its last step: then only the scores of last steps count."""
         return self.steps is not None and self.labels is not None and self.labels.ndim == 1
 
     @property

@@ -143,7 +143,7 @@ class LoadedProgram:
 
     @property
     def state_inputs(self) -> frozenset[str]:
-        """The inputs of the model that are states, and stay on the chip."""
+        """The names of the model inputs that are states: they stay on the chip, so a step is not given them."""
         return frozenset(state.input for state in self.states)
 
     @property

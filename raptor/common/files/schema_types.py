@@ -43,7 +43,7 @@ def is_none(value: object) -> bool:
 
 
 def is_false(value: object) -> bool:
-    """Returns True for False: argument `exclude_if` of a flag that is omitted unless it is set."""
+    """Checks whether a flag is False: with `exclude_if` of pydantic, files leave the flag out then."""
     return value is False
 
 

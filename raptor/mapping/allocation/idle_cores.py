@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import find_filters, find_layer_nodes, layer_target
-from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LayerRecord, LineFlow
+from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LayerRecord, LineFlow, record_cores
 from raptor.mapping.modes.dense_unfolding import unfold_dense
 from raptor.target.arch import Target
-from raptor.transforms.rewrite_choices import JoinedLayer, OnVectorUnit
 
 
 def relieve_core(graph: Graph, decision: Decision, arch: Target, core: int) -> Iterator[Decision]:
@@ -22,26 +21,31 @@ def relieve_core(graph: Graph, decision: Decision, arch: Target, core: int) -> I
     The graph has all rewrites. A layer that shares the core with others leaves it; a fully connected layer is cut into
     more matrices, which more cores multiply at the same time.
     """
-    filters, sharing = find_filters(graph), [key for key, layer in decision.layers.items() if core in _cores(layer)]
+    filters, sharing = (
+        find_filters(graph),
+        [key for key, layer in decision.layers.items() if core in record_cores(layer)],
+    )
     for key in sharing:
         layer, free = decision.layers[key], _free_cores(decision, arch, key)
-        idle = [each for each in free if each not in _cores(layer)]
+        idle = [each for each in free if each not in record_cores(layer)]
         if isinstance(layer, FullyConnected | KernelUnfolding) and idle:
             if len(sharing) > 1:
-                yield _with_layer(decision, key, _moved(layer, core, idle[0]))
+                yield _with_layer(decision, key, _exchange_core(layer, core, idle[0]))
             if isinstance(layer, FullyConnected) and not filters[key].key:
-                for wider in _wider(graph, key, filters[key], layer, decision.tile, arch, free):
+                for wider in _cut_finer(graph, key, filters[key], layer, decision.tile, arch, free):
                     yield _with_layer(decision, key, wider)
 
 
 def _free_cores(decision: Decision, arch: Target, key: str) -> list[int]:
     """Returns the cores of the chip on which nothing but layer `key` has work: its own, then idle ones."""
     assert isinstance(decision.flow, LineFlow)
-    busy = {core for other, layer in decision.layers.items() if other != key for core in _cores(layer)}
+    busy = {core for other, layer in decision.layers.items() if other != key for core in record_cores(layer)}
     busy.update(core for cells in decision.flow.loaders.values() for _, core in cells)
     busy.update(core for grid in decision.flow.products.values() for core in grid.cores)
     return [
-        core for core in dict.fromkeys([*_cores(decision.layers[key]), *range(arch.usable_cores)]) if core not in busy
+        core
+        for core in dict.fromkeys([*record_cores(decision.layers[key]), *range(arch.usable_cores)])
+        if core not in busy
     ]
 
 
@@ -49,15 +53,12 @@ def _with_layer(decision: Decision, key: str, layer: LayerRecord) -> Decision:
     return replace(decision, layers={**decision.layers, key: layer})
 
 
-def _cores(layer: LayerRecord) -> tuple[int, ...]:
-    return () if isinstance(layer, OnVectorUnit | JoinedLayer) else layer.cores
-
-
-def _moved(layer: FullyConnected | KernelUnfolding, core: int, to: int) -> LayerRecord:
+def _exchange_core(layer: FullyConnected | KernelUnfolding, core: int, to: int) -> LayerRecord:
+    """Returns the record of a layer whose matrices on `core` are on the core `to`."""
     return replace(layer, cores=tuple(to if each == core else each for each in layer.cores))
 
 
-def _wider(
+def _cut_finer(
     graph: Graph, key: str, filter_: Filter, layer: FullyConnected, tile: int, arch: Target, free: list[int]
 ) -> Iterator[FullyConnected]:
     """Yields records of a layer on more of the cores `free`, by output tiles of a matrix, and matrices of a core."""

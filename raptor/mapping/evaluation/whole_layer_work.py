@@ -42,7 +42,7 @@ def _bring_inputs(
 def _add_products(
     walk: WorkWalk, work: NodeWork, node: Node, operator: Filter, placed: list[_Placed], trees: bool
 ) -> None:
-    """Adds the products of all cores, each with its additions on its core, and the inputs that they need.
+    """Adds the work of all products: matrix products and additions on each core, and messages that bring the inputs.
 
     trees: cores pass the inputs on.
     """

@@ -17,7 +17,16 @@ import numpy as np
 
 from raptor.graph.ir import Dot, Filter, Graph, Move, Node
 from raptor.graph.layers import filter_key, find_filters, find_layer_nodes, layer_target
-from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LayerRecord, LineFlow, Matrix, SharedDot
+from raptor.mapping.decision import (
+    Decision,
+    FullyConnected,
+    KernelUnfolding,
+    LayerRecord,
+    LineFlow,
+    Matrix,
+    SharedDot,
+    record_cores,
+)
 from raptor.mapping.modes.dense_unfolding import spread_matrices, summing_cores, unfold_dense
 from raptor.mapping.modes.line_streaming import Range, can_stream_product, find_views, line_channel_ranges
 from raptor.mapping.transformer.shared_step import share_layers
@@ -167,7 +176,7 @@ def _share_layers(graph: Graph, decision: Decision, arch: Target, chains: _Chain
     for layer in others.values():
         if isinstance(layer, KernelUnfolding | FullyConnected):
             held.update(_held(layer.matrices, layer.cores[: len(layer.matrices)]))
-        elif _layer_cores({"": layer}):
+        elif record_cores(layer):
             return None
     return share_layers(graph, keys, held, arch, decision.tile)
 
@@ -175,7 +184,7 @@ def _share_layers(graph: Graph, decision: Decision, arch: Target, chains: _Chain
 _MOST_TOGETHER = 8
 """Most cores of a layer of one token."""
 _TOGETHER = 1, 3
-"""Layers that follow one another on the same cores."""
+"""Numbers of consecutive layers on the same cores that are tried."""
 _FEWEST_LAYERS = 2
 
 
@@ -186,7 +195,7 @@ def _best_share(attention: _Attention, most: int, arch: Target) -> int:
 
 
 def _layer_cores(layers: Mapping[str, LayerRecord]) -> set[int]:
-    return {core for layer in layers.values() for core in getattr(layer, "cores", ())}
+    return {core for layer in layers.values() for core in record_cores(layer)}
 
 
 def _find_chains(graph: Graph, decision: Decision, attentions: Sequence[_Attention]) -> _Chains:

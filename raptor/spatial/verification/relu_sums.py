@@ -1,4 +1,4 @@
-"""The sums of a layer with a ReLU, which its verifier checks in place of the clipped outputs."""
+"""Finds the sums that a layer with a ReLU computes before the ReLU: verifiers trace them back to products."""
 
 from dataclasses import replace
 

@@ -33,7 +33,7 @@ class StepTimes:
 
 
 class _NotedLayer(BaseModel):
-    """The fields of a layer in `report.json` that are needed here."""
+    """A layer of `report.json`, as far as the figures of a token use it: its node and number of crossbars."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
@@ -42,7 +42,7 @@ class _NotedLayer(BaseModel):
 
 
 class _NotedLayers(BaseModel):
-    """The field of `report.json` that is needed here."""
+    """`report.json`, as far as the figures of a token use it: its layers."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
