@@ -10,7 +10,7 @@ import raptor
 from raptor.compiler.pipeline import MappedGraph, prepare_graph, rewrite_and_map
 from raptor.frontend import load
 from raptor.mapping.allocation.idle_cores import relieve_core
-from raptor.mapping.decision import Decision, FullyConnected
+from raptor.mapping.decision import Decision, FullyConnected, record_cores
 from raptor.mapping.decision_search import search_rows
 from raptor.mapping.evaluation.evaluate import evaluate
 from raptor.mapping.knobs import DEFAULT_KNOBS
@@ -51,6 +51,18 @@ def test_a_wide_layer_gets_idle_cores():
     assert len(used(found)) > 1.5 * len(used(first.decision))
     before, after = (evaluate(first.graph, each, arch) for each in (first.decision, found))
     assert after.latency_ns * after.interval_ns < 0.7 * before.latency_ns * before.interval_ns
+
+
+def test_a_layer_is_cut_finer_for_idle_cores():
+    """Of the candidates for the core of the wide layer alone, the best takes less than half of latency x interval."""
+    arch = load_chip(ChipOptions(arch="bench", cores=60))
+    first = mapped(perceptron(100, 2000, 100), arch)
+    (core,) = {*record_cores(first.decision.layers["r0"])}
+    candidates = [*relieve_core(first.graph, first.decision, arch, core)]
+    assert all(len({*record_cores(each.layers["r0"])}) > 1 for each in candidates)
+    before, *after = (evaluate(first.graph, each, arch) for each in (first.decision, *candidates))
+    costs = [each.latency_ns * each.interval_ns for each in after]
+    assert min(costs) < 0.5 * before.latency_ns * before.interval_ns
 
 
 def test_every_candidate_fits_the_chip():
