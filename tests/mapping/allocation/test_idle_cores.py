@@ -54,7 +54,7 @@ def test_a_wide_layer_gets_idle_cores():
 
 
 def test_a_layer_is_cut_finer_for_idle_cores():
-    """Of the candidates for the core of the wide layer alone, the best takes less than half of latency x interval."""
+    """The best candidate for the core of the wide layer takes less than half of latency x interval."""
     arch = load_chip(ChipOptions(arch="bench", cores=60))
     first = mapped(perceptron(100, 2000, 100), arch)
     (core,) = {*record_cores(first.decision.layers["r0"])}
