@@ -228,6 +228,8 @@ def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Ite
         if not least <= value <= most:
             yield f"grid.{name}: {value}, expected {least} to {most}"
     yield from _ranges("grid.cols", grid.cols, window.out_dims[-1])
+    if grid.lanes:
+        yield from _ranges("grid.lanes", grid.lanes, window.out_lines)
     yield from _ranges("grid.outs", grid.outs, filter_.weights.shape[2])
     ends = {stop for _, stop in chip.parts[node.output]}
     if any(stop not in ends for _, stop in grid.outs):
@@ -246,8 +248,9 @@ def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Ite
 def _repeated(chip: _Chip, layer: LineUnfolding, window: Window) -> Iterator[str]:
     """Yields a sentence for a core that the grid names twice, except in several segments with the same matrices."""
     grid, known = layer.grid, dict[int, object]()
-    for s, cols in enumerate(grid.cols):
-        own = layer.cores[s * grid.cores // len(grid.cols) : (s + 1) * grid.cores // len(grid.cols)]
+    each = grid.cores // grid.segment_count
+    for s, (_, cols) in enumerate(grid.segments(window.out_lines)):
+        own = layer.cores[s * each : (s + 1) * each]
         if len(set(own)) < len(own):
             yield f"cores: one core twice for columns {cols[0]}:{cols[1]}"
         for k, core in enumerate(own):
@@ -353,7 +356,7 @@ def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: Chann
     grid, window, most = layer.grid, filter_.window, chip.arch.weight_columns(filter_.weight_bits)
     phases = {shape for _, shape in cut_bands(window, grid.height, clipped=grid.clipped)}
     found: dict[int, int] = {}
-    for s, cols in enumerate(grid.cols):
+    for s, (_, cols) in enumerate(grid.segments(window.out_lines)):
         for g, group in enumerate(grid.ins):
             shapes = Counter(
                 (part, block_shape(window, block))

@@ -9,13 +9,21 @@ and a field `kind` tells a reader the class."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle, groupby
+from itertools import cycle, groupby, product
 from operator import itemgetter
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from raptor.common.files.schema_types import JsonArray, JsonObject, JsonPair, StrictDataclass, is_false, is_none
+from raptor.common.files.schema_types import (
+    JsonArray,
+    JsonObject,
+    JsonPair,
+    StrictDataclass,
+    is_empty,
+    is_false,
+    is_none,
+)
 from raptor.graph.ir import (
     Filter,
     Node,
@@ -50,13 +58,14 @@ class Matrix(StrictDataclass):
 class LineGrid(StrictDataclass):
     """A grid of cores for a layer that is computed line by line, and the blocks that each core multiplies.
 
-    Core (s, g, p) multiplies the input channels `ins[g]`, one range after another, for the output columns `cols[s]` and
-    the output channels `outs[p]`. `height` and `pixels`: number of lines of a block, and its largest number of pixels.
+    Core (s, g, p) multiplies the input channels `ins[g]`, one range after another, for the output columns of segment s
+    and the output channels `outs[p]`. `height` and `pixels`: number of lines of a block, and its largest number of pixels.
     `outputs`: number of output pixels that a block owns, 0 for blocks side by side
     (`raptor.mapping.modes.line_unfolding`). A line is computed in steps of `step` blocks; between two steps, a core can
     exchange messages. `copies`: number of equal matrices, which the products of a line use in turn, because a crossbar
     multiplies one vector at a time. `clipped`: matrices have no columns for outputs beyond the image or the columns of
-    the core."""
+    the core. `lanes`: ranges of output lines that have cores of their own, each for all columns; none if one lane has
+    all lines. A segment s is a lane and one of its ranges of columns (`segments`)."""
 
     cols: JsonArray[Range]
     ins: JsonArray[JsonArray[Range]]
@@ -67,11 +76,26 @@ class LineGrid(StrictDataclass):
     step: int
     copies: int = 1
     clipped: bool = False
+    lanes: Annotated[JsonArray[Range], Field(exclude_if=is_empty)] = ()
+
+    @property
+    def segment_count(self) -> int:
+        """Number of segments."""
+        return max(1, len(self.lanes)) * len(self.cols)
 
     @property
     def cores(self) -> int:
         """Number of cores of the grid."""
-        return len(self.cols) * len(self.ins) * len(self.outs)
+        return self.segment_count * len(self.ins) * len(self.outs)
+
+    def segments(self, lines: int) -> Iterator[tuple[Range, Range]]:
+        """Yields the output lines and the columns of each segment, in order. `lines`: output lines of the layer."""
+        yield from product(self.lanes or ((0, lines),), self.cols)
+
+    def segments_at(self, line: int) -> Iterator[tuple[int, Range]]:
+        """Yields the number and the columns of each segment in the lane of an output line."""
+        lane = next((n for n, (low, high) in enumerate(self.lanes) if low <= line < high), 0)
+        yield from enumerate(self.cols, lane * len(self.cols))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +148,7 @@ class LineUnfolding(StrictDataclass):
     kind: Literal["line"] = "line"
 
     def core(self, segment: int, group: int, part: int) -> int:
-        """Returns the core at a place in the grid: column segment, group of input channels, part of the outputs."""
+        """Returns the core at a place in the grid: segment, group of input channels, part of the output channels."""
         return self.cores[(segment * len(self.grid.ins) + group) * len(self.grid.outs) + part]
 
     def receiving_core(self, segment: int, channels: Range) -> int:
@@ -399,6 +423,7 @@ def _grid(grid: LineGrid) -> str:
     owned = f" owning {grid.outputs} outputs" if grid.outputs else ""
     more = f", {grid.copies} copies" if grid.copies != 1 else ""
     more += ", clipped" if grid.clipped else ""
+    parts += f" x lines {' '.join(map(_range, grid.lanes))}" if grid.lanes else ""
     return f"{parts}, blocks of {grid.height} lines x {grid.pixels} pixels{owned}, {grid.step} a step{more}"
 
 

@@ -27,6 +27,7 @@ from raptor.mapping.evaluation.evaluate import WorkBounds
 from raptor.mapping.evaluation.graph_facts import GraphFacts
 from raptor.mapping.evaluation.work_schedule import schedule_work
 from raptor.mapping.knobs import TuningKnobs
+from raptor.mapping.modes.line_plans import MOST_LANES
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import MOST_SMALL_ELEMENTS, count_elements
 from raptor.mapping.row_mapping import NothingStreamsError, PlannedDecision, RowMapper
@@ -134,6 +135,7 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
             search.compare_phases()
         for factor in PRODUCT_FACTORS[:1] if chains else PRODUCT_FACTORS:
             search.correct(replace(search.knobs, products=factor * knobs.products))
+        search.correct(replace(search.best.knobs, lanes=MOST_LANES))
         search.spread_tokens()
         search.use_fewer_cores()
         search.use_idle_cores()

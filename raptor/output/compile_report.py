@@ -261,7 +261,7 @@ def _replicas(layer: DecidedLayer, matrices: Sequence[Matrix | LineMatrix]) -> i
         case LineUnfolding(grid, cores):
             of_core = len(cores) // len(set(cores))  # ranges of columns that share the matrices of a core
             copies = max((m.copy for m in matrices if isinstance(m, LineMatrix)), default=0)
-            return len(grid.cols) * (1 + copies) // of_core
+            return grid.segment_count * (1 + copies) // of_core
         case KernelUnfolding(steps, cores) | FullyConnected(steps, cores):
             return len(cores) // max(1, len(steps))
         case OnVectorUnit() | JoinedLayer():

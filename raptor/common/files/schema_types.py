@@ -47,6 +47,11 @@ def is_false(value: object) -> bool:
     return value is False
 
 
+def is_empty(value: object) -> bool:
+    """Returns True for an empty array: argument `exclude_if` of a field that is omitted then."""
+    return value == ()
+
+
 def _entries(value: Any) -> dict[str, Any]:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 

@@ -180,7 +180,7 @@ def estimate_writes(graph: Graph, decision: Decision, arch: Target, device: Devi
         if layer is None or isinstance(layer, OnVectorUnit):
             continue
         assert isinstance(node.operator, Filter), "layers have weights"
-        copies = len(layer.grid.cols) * layer.grid.copies if isinstance(layer, LineUnfolding) else 1
+        copies = layer.grid.segment_count * layer.grid.copies if isinstance(layer, LineUnfolding) else 1
         weights += node.operator.weights.size * copies
     cells_per_weight = -(-arch.widths.weights // arch.cell_bits)
     cells = weights * cells_per_weight

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -39,14 +40,16 @@ CellLine = tuple[tuple[PlacedCell, ...], ...]
 class CellLayout:
     """Cells of a tensor with `rows` lines of channel ranges `parts`.
 
-    lines: cells of each line, or of one line if all are alike. A tensor that is no sequence of lines has one line for
-    all its rows (`whole`): each of its cells is a tile.
+    lines: cells of each line, or of one line if all are alike, or of a line of each lane. starts: the first line of
+    each lane, if there are lanes: ranges of lines that are alike. A tensor that is no sequence of lines has one line
+    for all its rows (`whole`): each of its cells is a tile.
     """
 
     image: Image
     parts: ChannelRanges
     lines: tuple[CellLine, ...]
     whole: bool = False
+    starts: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -61,20 +64,38 @@ class CellLayout:
     @property
     def rounds(self) -> int:
         """Number of steps in which a function of each line is computed: lines on different cores are done at once."""
-        if len(self.lines) == 1:
+        if len(self.lines) == 1 or self.starts:
             return self.rows
         on_cores = ({cell.core for cells in line for cell in cells} for line in self.lines)
         return max(Counter(core for cores in on_cores for core in cores).values())
 
+    def index(self, row: int) -> int:
+        """Returns the number of the entry of `lines` that a line is like."""
+        if self.starts:
+            return bisect_right(self.starts, row) - 1
+        return row if len(self.lines) > 1 else 0
+
     def line(self, row: int) -> CellLine:
         """Returns the cells of a line."""
-        return self.lines[row if len(self.lines) > 1 else 0]
+        return self.lines[self.index(row)]
+
+    @property
+    def spans(self) -> list[Range]:
+        """The lines that each entry of `lines` stands for."""
+        if len(self.lines) == 1:
+            return [(0, self.rows)]
+        return [*pairwise((*(self.starts or range(self.rows)), self.rows))]
+
+    def under(self, rows: Range) -> Iterator[tuple[int, int]]:
+        """Yields (a line, number of lines like it) of the entries of `lines` that contain some of these rows."""
+        for low, high in self.spans:
+            if low < rows[1] and rows[0] < high:
+                yield max(low, rows[0]), min(high, rows[1]) - max(low, rows[0])
 
     def distinct(self) -> Iterator[tuple[CellLine, int]]:
         """Yields each line of cells with the number of lines that are alike."""
-        alike = self.rows // len(self.lines)
-        for line in self.lines:
-            yield line, alike
+        for line, (low, high) in zip(self.lines, self.spans, strict=True):
+            yield line, high - low
 
     def elements(self, part: int, cell: PlacedCell) -> int:
         """Returns the number of elements of a cell."""
@@ -103,14 +124,15 @@ class CellLayout:
         """The number of the cell (as in `cell_cores`) of each element: [lines, columns, channels]."""
         image, number = self.image, 0
         found = np.empty((self.rows * self.pixel_lines, image.width, image.channels), np.int64)
-        for y, line in enumerate(self.lines):
-            rows = slice(None) if len(self.lines) == 1 else slice(y, y + 1)
+        for line, (first, stop) in zip(self.lines, self.spans, strict=True):
+            rows = slice(first * self.pixel_lines, stop * self.pixel_lines)
             for (low, high), cells in zip(self.parts, line, strict=True):
                 for cell in cells:
                     found[rows, cell.first : cell.last, low:high] = number
                     number += 1
-        if len(self.lines) == 1 and not self.whole:  # equal cells of different lines are different tiles
-            found += np.arange(image.rows)[:, None, None] * number
+        if not self.whole:  # equal cells of different lines are different tiles
+            before = np.concatenate([np.arange(high - low) for low, high in self.spans])
+            found += before[:, None, None] * number
         return found
 
 

@@ -14,9 +14,12 @@ from raptor.mapping.evaluation.walk import WorkWalk, window_steps
 from raptor.mapping.modes.integer_costs import with_accumulators
 from raptor.mapping.modes.line_streaming import Range
 from raptor.mapping.modes.line_unfolding import (
+    BandShape,
     block_shape,
     count_bands,
     count_blocks,
+    count_lane_bands,
+    cut_bands,
     find_summed_groups,
     outputs_reading,
     pixels_per_block,
@@ -35,30 +38,57 @@ class _LineLayer:
     chosen: LineUnfolding
     chip: Target
 
-    def products(self, cols: Range, part: Range, width: int) -> LineProducts | None:
+    @property
+    def segments(self) -> list[tuple[Range, Range]]:
+        """The output lines and the columns of each segment."""
+        return [*self.chosen.grid.segments(self.operator.window.out_lines)]
+
+    def limit(self, work: NodeWork, place: int | tuple[int, int], lane: Range) -> None:
+        """Records that a core, or the messages between two, are busy for a lane only, if the layer has lanes."""
+        if self.chosen.grid.lanes:
+            work.widen_span(place, lane)
+
+    def lines_read(self, lane: Range) -> Range:
+        """Returns the range of the input lines that a lane reads; all lines if there are no lanes."""
+        window = self.operator.window
+        if not self.chosen.grid.lanes:
+            return 0, window.in_lines
+        grid = self.chosen.grid
+        bands = [band for band, _ in cut_bands(window, grid.height, clipped=grid.clipped, lane=lane)]
+        return min(band.lines[0] for band in bands), max(band.lines[1] for band in bands)
+
+    def products(self, lane: Range, cols: Range, part: Range, width: int) -> LineProducts | None:
         """Returns the products of `part` input channels for `width` output channels; None if nothing is read."""
         grid = self.chosen.grid
         pixels = min(grid.pixels, pixels_per_block(part, self.walk.arch.xbar_rows))
-        key = self.node.output, cols, pixels, width, grid.height, grid.outputs, grid.clipped
+        key = self.node.output, lane, cols, pixels, width, grid.height, grid.outputs, grid.clipped
         known = self.walk.facts.products
         if key not in known:
-            known[key] = self.add_up(cols, pixels, width)
+            known[key] = self.add_up(lane, cols, pixels, width)
         return known[key]
 
-    def add_up(self, cols: Range, pixels: int, width: int) -> LineProducts | None:
+    def bands(self, lane: Range) -> Mapping[tuple[BandShape, int], int]:
+        """Returns the number of bands of a lane by shape and number of output lines that products are added to."""
+        height, clipped = self.chosen.grid.height, self.chosen.grid.clipped
+        if self.chosen.grid.lanes:
+            return count_lane_bands(self.operator.window, height, clipped=clipped, lane=lane)
+        counted = count_bands(self.operator.window, height, clipped=clipped)
+        return {(band, len(band.outs)): count for band, count in counted.items()}
+
+    def add_up(self, lane: Range, cols: Range, pixels: int, width: int) -> LineProducts | None:
         """Returns the products of blocks of `pixels` pixels."""
         grid, window, columns = self.chosen.grid, self.operator.window, self.chip.outputs_per_xbar
         blocks = count_blocks(window, cols, pixels, grid.outputs, clipped=grid.clipped)
         if not blocks:
             return None
         products_ns, crossbars, shapes, terms, runs = 0.0, 0, set[object](), 0, 0
-        for band, count in count_bands(window, grid.height, clipped=grid.clipped).items():
+        for (band, outs), count in self.bands(lane).items():
             for block, alike in blocks:
                 side = -(-len(band.outs) * len(block.outs) * width // columns)
                 products_ns += alike * count * (mvmul_ns(self.chip, side) + ISSUE_NS)
                 inside = sum(cols[0] <= out < cols[1] for out in block.outs)
-                terms += alike * count * len(band.outs) * inside
-                runs += alike * count * len(band.outs) * (inside > 0)
+                terms += alike * count * outs * inside
+                runs += alike * count * outs * (inside > 0)
                 shape = band, block_shape(window, block)
                 crossbars += 0 if shape in shapes else side
                 shapes.add(shape)
@@ -68,39 +98,45 @@ class _LineLayer:
     def add_core(self, works: Mapping[Range, NodeWork], core: int, segment: int, group: int, outs: Range) -> None:
         """Adds the work of one core of the grid, but not the sums over groups."""
         (name,), tiles = self.node.inputs, self.walk.facts.parts[self.node.output]
-        cols, window = self.chosen.grid.cols[segment], self.operator.window
+        (lane, cols), steps = self.segments[segment], None
         given, sums = self.walk.layouts[name], with_accumulators(self.chip)
-        bands = count_bands(window, self.chosen.grid.height, clipped=self.chosen.grid.clipped)
-        lines = sum(band.lines * count for band, count in bands.items())
+        lines = sum(band.lines * count for (band, _), count in self.bands(lane).items())
+        rows = self.lines_read(lane)
+        if self.chosen.grid.lanes:
+            steps = lane
         terms = own = 0
         # What is made last is added last: the first results are not added to anything.
         for part in sorted(self.chosen.grid.ins[group], key=lambda part: works[part].number):
             work = works[part]
+            self.limit(work, core, lane)
             for reading in outputs_reading(self.operator, part, outs, tiles):
                 width = reading[1] - reading[0]
-                found = self.products(cols, part, width)
+                found = self.products(lane, cols, part, width)
                 if found is None:
                     continue
                 work.compute_ns[core] += found.products_ns
                 ranges = sum(reading[0] <= low and high <= reading[1] for low, high in tiles)
                 before, terms = max(terms - own, 0), terms + found.terms * width
-                own = max(own, window.out_lines * (cols[1] - cols[0]) * width)
+                own = max(own, (lane[1] - lane[0]) * (cols[1] - cols[0]) * width)
                 added_ns = max(max(terms - own, 0) - before, 0) * vector_element_ns(sums)
                 work.compute_ns[core] += added_ns + found.runs * ranges * ISSUE_NS
                 self.walk.crossbars[core] += found.crossbars * self.chosen.grid.copies
-                self.walk.bring_line(work, name, (0, _range_with(given, part)), found.span, core, lines=lines)
+                at = _range_with(given, part)
+                self.walk.bring_lines(work, name, rows, at, found.span, core, lines=lines, steps=steps)
 
     def add_sums(self, work: NodeWork, segment: int, part: int, outs: Range, number: int) -> int:
         """Adds the sums of an output range over all groups of input channels. Returns the core of the result."""
         grid, sums = self.chosen.grid, with_accumulators(self.chip)
         groups = find_summed_groups(self.operator, grid.ins, outs)
         home = self.chosen.core(segment, groups[part % len(groups)], number)
-        lines, cols = self.operator.window.out_lines, grid.cols[segment]
+        lane, cols = self.segments[segment]
+        lines = lane[1] - lane[0]
         elements = (cols[1] - cols[0]) * (outs[1] - outs[0])
         for group in groups:
             core = self.chosen.core(segment, group, number)
             if core != home:
                 work.send(sums, core, home, elements, lines)
+                self.limit(work, (core, home), lane)
                 work.compute_ns[home] += lines * (vector_ns(sums, elements, 2) + ISSUE_NS)
         if self.operator.relu:
             work.compute_ns[home] += lines * (vector_ns(self.walk.chip(self.node.output), elements, 1) + ISSUE_NS)
@@ -119,14 +155,16 @@ def add_line_layer(walk: WorkWalk, node: Node, operator: Filter, chosen: LineUnf
     layer = _LineLayer(walk, node, operator, chosen, layer_target(walk.graph, node, walk.arch))
     cells: list[list[PlacedCell]] = [[] for _ in parts]
     numbers = [next(n for n, r in enumerate(grid.outs) if r[0] <= part[0] < r[1]) for part in parts]
-    for segment, cols in enumerate(grid.cols):
+    for segment, (_, cols) in enumerate(layer.segments):
         for group in range(len(grid.ins)):
             for n, outs in enumerate(grid.outs):
                 layer.add_core(by_range, chosen.core(segment, group, n), segment, group, outs)
         for p, part in enumerate(parts):
             home = layer.add_sums(last, segment, p, part, numbers[p])
             cells[p].append(PlacedCell(*cols, home))
-    walk.layouts[node.output] = CellLayout(image, parts, (tuple(map(tuple, cells)),))
+    width = len(grid.cols)
+    made = (tuple(tuple(own[i : i + width]) for own in cells) for i in range(0, grid.segment_count, width))
+    walk.layouts[node.output] = CellLayout(image, parts, tuple(made), starts=tuple(low for low, _ in grid.lanes))
 
 
 def _range_with(layout: CellLayout, part: Range) -> int:

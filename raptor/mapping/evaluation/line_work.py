@@ -1,6 +1,7 @@
 """The work of operators that run line by line where their operands are: element-wise functions, windows, sums."""
 
 import math
+from itertools import pairwise
 
 from raptor.graph.ir import (
     Bound,
@@ -66,7 +67,7 @@ def regroup_channels(walk: WorkWalk, work: NodeWork, name: str, parts: ChannelRa
                     work.copy(walk.chip(name), home, high - low, alike * cell.width)
         first = line[0]
         lines.append(tuple(first for _ in parts))
-    walk.layouts[key] = CellLayout(layout.image, parts, tuple(lines))
+    walk.layouts[key] = CellLayout(layout.image, parts, tuple(lines), starts=layout.starts)
     return key
 
 
@@ -79,7 +80,7 @@ def add_map(walk: WorkWalk, node: Node, lead: str) -> None:
     key = regroup_channels(walk, works[0], lead, parts)
     layout = sunk_layout(walk, works, node, key) or walk.layouts[key]
     lines: list[CellLine] = []
-    for y, (line, alike) in enumerate(layout.distinct()):
+    for (line, alike), rows in zip(layout.distinct(), layout.spans, strict=True):
         made: list[tuple[PlacedCell, ...]] = []
         for p, cells in enumerate(line):
             placed, work = tuple(c._replace(core=max(c.core, 0)) for c in cells), works[p]
@@ -89,9 +90,16 @@ def add_map(walk: WorkWalk, node: Node, lead: str) -> None:
                 work.compute_ns[cell.core] += alike * map_ns(walk, node, elements)
                 if before.core == GLOBAL_MEMORY:
                     work.load(walk.chip(lead), cell.core, elements, alike)
-                bring_operands(walk, work, node, lead, (y, p), cell, alike)
+                bring_operands(walk, work, node, lead, (rows, p), cell, layout)
+                limit_steps(work, cell.core, rows, layout)
         lines.append(tuple(made))
-    walk.layouts[node.output] = CellLayout(image, parts, tuple(lines))
+    walk.layouts[node.output] = CellLayout(image, parts, tuple(lines), starts=layout.starts)
+
+
+def limit_steps(work: NodeWork, core: int, rows: Range, layout: CellLayout) -> None:
+    """Records that a core works on the lines `rows` only, if the layout of the result has lanes."""
+    if layout.starts:
+        work.widen_span(core, rows)
 
 
 def map_ns(walk: WorkWalk, node: Node, elements: int) -> float:
@@ -113,30 +121,41 @@ def sunk_layout(walk: WorkWalk, works: list[NodeWork], node: Node, lead: str) ->
     if not isinstance(layer, LineUnfolding) or {r for g in layer.grid.ins for r in g} != {*layout.parts}:
         return None
     group_of = {part: g for g, group in enumerate(layer.grid.ins) for part in group}
-    cells: list[tuple[PlacedCell, ...]] = []
-    for p, part in enumerate(layout.parts):
-        at = p % len(layer.grid.outs)
-        own = [PlacedCell(*cols, layer.core(s, group_of[part], at)) for s, cols in enumerate(layer.grid.cols)]
-        for cell in own:
-            walk.bring_line(works[p], lead, (0, p), (cell.first, cell.last), cell.core, lines=layout.rows, exact=True)
-        cells.append(tuple(own))
-    return CellLayout(layout.image, layout.parts, (tuple(cells),))
+    lines: list[CellLine] = []
+    for rows in layer.grid.lanes or ((0, layout.rows),):
+        steps = rows if layer.grid.lanes else None
+        cells: list[tuple[PlacedCell, ...]] = []
+        for p, part in enumerate(layout.parts):
+            at, segments = p % len(layer.grid.outs), layer.grid.segments_at(rows[0])
+            own = [PlacedCell(*cols, layer.core(s, group_of[part], at)) for s, cols in segments]
+            for cell in own:
+                cols, count = (cell.first, cell.last), rows[1] - rows[0]
+                walk.bring_lines(works[p], lead, rows, p, cols, cell.core, lines=count, exact=True, steps=steps)
+            cells.append(tuple(own))
+        lines.append(tuple(cells))
+    starts = tuple(low for low, _ in layer.grid.lanes)
+    return CellLayout(layout.image, layout.parts, tuple(lines), starts=starts)
 
 
 def bring_operands(
-    walk: WorkWalk, work: NodeWork, node: Node, lead: str, at: tuple[int, int], cell: PlacedCell, alike: int
+    walk: WorkWalk, work: NodeWork, node: Node, lead: str, at: tuple[Range, int], cell: PlacedCell, made: CellLayout
 ) -> None:
-    """Adds what an element-wise function needs of its other operands for a cell: line and channel range `at`."""
-    (y, p), parts = at, walk.facts.parts[node.output]
-    low, high = parts[p]
+    """Adds what an element-wise function needs of its other operands for cells: lines and channel range `at`.
+
+    made: the layout of the result.
+    """
+    (rows, p), parts = at, walk.facts.parts[node.output]
+    (low, high), alike = parts[p], rows[1] - rows[0]
+    steps = rows if made.starts else None
     for name in node.inputs:
         if name == lead:
             continue
         if walk.same_pixels(name, node.output) and walk.is_line_layout(name):
             key = regroup_channels(walk, work, name, parts)
-            walk.bring_line(work, key, (y, p), (cell.first, cell.last), cell.core, lines=alike, exact=True)
+            cols = cell.first, cell.last
+            walk.bring_lines(work, key, rows, p, cols, cell.core, lines=alike, exact=True, steps=steps)
         elif name in walk.facts.views and name not in walk.layouts:
-            bring_region(walk, work, name, y, parts[p], (cell.first, cell.last), cell.core, times=alike)
+            bring_region(walk, work, name, rows[0], parts[p], (cell.first, cell.last), cell.core, times=alike)
         elif walk.image(name).pixels == 1:
             bring_pixel(walk, work, name, parts[p], cell.core)
     if isinstance(node.operator, Map):
@@ -172,17 +191,18 @@ def add_per_pixel(walk: WorkWalk, node: Node) -> None:
     if sums and image.channels > 1:
         pixel_ns += vector_ns(chip, image.channels, 1) + ISSUE_NS
     lines: list[CellLine] = []
-    for line, alike in layout.distinct():
+    for (line, alike), rows in zip(layout.distinct(), layout.spans, strict=True):
         cells = tuple(c._replace(core=max(c.core, 0)) for c in line[0])
         for cell in cells:
             work.compute_ns[cell.core] += alike * (pixel_ns * cell.width + ISSUE_NS)
+            limit_steps(work, cell.core, rows, layout)
         for (low, high), others in zip(layout.parts[1:], line[1:], strict=True):
             for other, cell in zip(others, cells, strict=False):
                 if other.core != cell.core:
                     elements = cell.width * (1 if sums else high - low)
                     walk.move_cell(work, name, other, cell.core, elements, alike)
         lines.append(tuple(cells for _ in parts))
-    walk.layouts[node.output] = CellLayout(image, parts, tuple(lines))
+    walk.layouts[node.output] = CellLayout(image, parts, tuple(lines), starts=layout.starts)
 
 
 def add_global_pool(walk: WorkWalk, node: Node) -> None:
@@ -215,14 +235,39 @@ def add_window(walk: WorkWalk, node: Node, window: Window) -> None:
     (name,), image = node.inputs, walk.image(node.output)
     layout = walk.layouts[name]
     works = walk.start_by_channels(node, image.rows, name, layout.parts, lines=window_steps(window))
+    starts: tuple[int, ...] = ()
     if len(layout.lines) == 1:
         lines = [_window_line(walk, works, node, window, [(0, layout.rows)], 0, image.rows)]
+    elif layout.starts:
+        lanes = find_window_lanes(layout, window)
+        lines = list[CellLine]()
+        for rows in lanes:
+            read = [line for y in range(*rows) for line, _ in input_lines_read(window)[y]]
+            given = [*layout.under((min(read), max(read) + 1))]
+            made = _window_line(walk, works, node, window, given, _middle_line(window, rows[0]), rows[1] - rows[0])
+            for work, cells in zip(works, made, strict=True):
+                for cell in cells:
+                    work.widen_span(cell.core, rows)
+            lines.append(made)
+        starts = tuple(low for low, _ in lanes)
     else:
         lines = [
             _window_line(walk, works, node, window, [(line, 1) for line, _ in read], read[len(read) // 2][0], 1)
             for read in input_lines_read(window)
         ]
-    walk.layouts[node.output] = CellLayout(image, layout.parts, tuple(lines))
+    walk.layouts[node.output] = CellLayout(image, layout.parts, tuple(lines), starts=starts)
+
+
+def find_window_lanes(layout: CellLayout, window: Window) -> list[Range]:
+    """Returns the lanes of the result of a window: an output line is made where the middle line is that it reads."""
+    lane = [layout.index(_middle_line(window, y)) for y in range(window.out_lines)]
+    ends = [y for y in range(1, len(lane)) if lane[y] != lane[y - 1]]
+    return [*pairwise((0, *ends, len(lane)))]
+
+
+def _middle_line(window: Window, y: int) -> int:
+    read = input_lines_read(window)[y]
+    return read[len(read) // 2][0] if read else 0
 
 
 def _window_line(
@@ -260,7 +305,7 @@ def add_table(walk: WorkWalk, node: Node, operator: Stencil, table: WindowTable)
     work = walk.start_work(node.output, image.rows, walk.needs_lines(node, image.rows, before.rows, image.rows, 1))
     alike = bool((operator.weights == operator.weights[:1]).all())
     lines: list[CellLine] = []
-    for line, count in layout.distinct():
+    for (line, count), rows in zip(layout.distinct(), layout.spans, strict=True):
         made: list[tuple[PlacedCell, ...]] = []
         for p, cells in enumerate(line):
             channels = layout.parts[p][1] - layout.parts[p][0]
@@ -270,13 +315,14 @@ def add_table(walk: WorkWalk, node: Node, operator: Stencil, table: WindowTable)
             for cell in own:
                 read = cell.first * before.width // image.width, -(-cell.last * before.width // image.width)
                 wider = max(0, read[0] - 1), min(before.width, read[1] + 1)
-                walk.bring_line(work, name, (0, p), wider, cell.core, lines=count, exact=True)
+                walk.bring_line(work, name, (rows[0], p), wider, cell.core, lines=count, exact=True)
                 together = best_pixels_per_op(chip, cell.width, channels) if alike else 1
                 run_ns = pixel_runs_ns(chip, cell.width, channels, together)
-                work.compute_ns[cell.core] += image.rows / len(layout.lines) * 2 * table.tap_count * run_ns
+                work.compute_ns[cell.core] += image.rows * count / layout.rows * 2 * table.tap_count * run_ns
             made.append(tuple(own))
         lines.append(tuple(made))
-    walk.layouts[node.output] = CellLayout(image, layout.parts, (lines[0],))
+    starts = tuple(-(-low * image.rows // before.rows) for low in layout.starts)
+    walk.layouts[node.output] = CellLayout(image, layout.parts, tuple(lines) if starts else (lines[0],), starts=starts)
 
 
 def share_columns(cells: tuple[PlacedCell, ...], width: int, times: int, stride: int) -> list[tuple[Range, int]]:
@@ -309,13 +355,15 @@ def window_ns(chip: Target, node: Node, window: Window, width: int, read: int, c
 def add_concat(walk: WorkWalk, node: Node) -> None:
     """Joins layouts by channels; nothing is moved."""
     first, parts, makers = 0, list[Range](), list[Maker]()
-    count = max(len(walk.layouts[name].lines) for name in node.inputs)
     for name in node.inputs:
         parts += [(first + low, first + high) for low, high in walk.layouts[name].parts]
         makers += [Maker(m.work, (first + m.channels[0], first + m.channels[1])) for m in walk.makers.get(name, ())]
         first += walk.image(name).channels
-    lines = tuple(sum((walk.layouts[name].line(y) for name in node.inputs), ()) for y in range(count))
-    walk.layouts[node.output] = CellLayout(walk.image(node.output), tuple(parts), lines)
+    layouts = [walk.layouts[name] for name in node.inputs]
+    starts = sorted({low for layout in layouts for low, _ in layout.spans})
+    lines = tuple(sum((layout.line(y) for layout in layouts), ()) for y in starts)
+    lanes = tuple(starts) if any(layout.starts for layout in layouts) else ()
+    walk.layouts[node.output] = CellLayout(walk.image(node.output), tuple(parts), lines, starts=lanes)
     walk.makers[node.output] = makers
 
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from raptor.mapping.modes.line_streaming import Range
 from raptor.target.arch import Target, estimate_flit_ns
 from raptor.target.timing import ISSUE_NS, copy_ns, global_port_ns, load_ns, typical_message_times
 
@@ -36,7 +37,8 @@ class NodeWork:
 
     A step is a line of the result if the node works by line. `needs`: the work of each operand, and which of its steps
     each step needs (`StepNeed`). compute_ns: time of vector units and crossbars by core. messages: keyed by (sender,
-    receiver). memory: loads and stores by core.
+    receiver). memory: loads and stores by core. spans: the steps of a core, or of the messages to a core from a sender,
+    where these are not all steps: such as a lane of the lines.
     """
 
     name: str
@@ -46,6 +48,12 @@ class NodeWork:
     compute_ns: defaultdict[int, float] = field(default_factory=lambda: defaultdict[int, float](float))
     messages: dict[tuple[int, int], MessageSum] = field(default_factory=dict[tuple[int, int], MessageSum])
     memory: dict[int, MemorySum] = field(default_factory=dict[int, MemorySum])
+    spans: dict[int | tuple[int, int], Range] = field(default_factory=dict[int | tuple[int, int], Range])
+
+    def widen_span(self, place: int | tuple[int, int], steps: Range) -> None:
+        """Adds steps to the span of a core, or of (sender, receiver)."""
+        low, high = self.spans.get(place, steps)
+        self.spans[place] = min(low, steps[0]), max(high, steps[1])
 
     def load(self, arch: Target, core: int, elements: int, times: float = 1.0) -> None:
         """Adds loads of a core. `arch`: with the element type."""

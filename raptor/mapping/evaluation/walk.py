@@ -192,14 +192,16 @@ class WorkWalk:
         *,
         lines: float,
         exact: bool = False,
+        steps: Range | None = None,
     ) -> None:
         """Adds copies of pixels `cols` of `lines` lines to a core, unless it has them; with `exact`, and no others.
 
         `place`: number of the line and of the channel range. Where all lines are alike, the first one stands for them.
+        `steps`: steps of the work in which the copies are made, if not in all.
         """
         layout = self.layouts[name]
-        row, part = place[0] if len(layout.lines) > 1 else 0, place[1]
-        cells, held = layout.line(row)[part], self.lines_on[name, row, part, core]
+        row, part = layout.index(place[0]), place[1]
+        cells, held = layout.lines[row][part], self.lines_on[name, row, part, core]
         there = [*((c.first, c.last) for c in cells if c.core == core), *held]
         if any(cols == have if exact else have[0] <= cols[0] and cols[1] <= have[1] for have in there):
             return
@@ -207,6 +209,35 @@ class WorkWalk:
         low, high = layout.parts[part]
         for cell, width in cells_under(cells, cols):
             self.move_cell(work, name, cell, core, width * (high - low), lines)
+            if steps is not None and (cell.core, core) in work.messages:
+                work.widen_span((cell.core, core), steps)
+
+    def bring_lines(
+        self,
+        work: NodeWork,
+        name: str,
+        rows: Range,
+        part: int,
+        cols: Range,
+        core: int,
+        *,
+        lines: float,
+        exact: bool = False,
+        steps: Range | None = None,
+    ) -> None:
+        """Adds copies of pixels `cols` of each of the lines `rows`, of which `lines` are copied; see `bring_line`.
+
+        `steps`: of the work, if not all; they read the same share of `rows` as of the lines of each lane.
+        """
+        layout = self.layouts[name]
+        if not layout.starts and steps is None:
+            self.bring_line(work, name, (rows[0], part), cols, core, lines=lines, exact=exact)
+            return
+        each, (first, stop) = (rows[1] - rows[0]), steps or (0, work.steps)
+        for row, count in layout.under(rows):
+            low, high = ((first * each + (at - rows[0]) * (stop - first)) / each for at in (row, row + count))
+            own = max(first, math.floor(low) - 1), min(stop, math.ceil(high) + 1)
+            self.bring_line(work, name, (row, part), cols, core, lines=lines * count / each, exact=exact, steps=own)
 
     def layer_steps(self, node: Node) -> tuple[int, int]:
         """Returns (number of a time step of a recurrent layer, number of its steps)."""

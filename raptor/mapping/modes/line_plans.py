@@ -1,6 +1,6 @@
 """Candidate plans of a layer with line unfolding: every grid of cores that holds it, its crossbars and its time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import product
@@ -24,6 +24,7 @@ from raptor.mapping.modes.line_unfolding import (
     block_shape,
     count_bands,
     count_blocks,
+    cut_bands,
     distinct_segments,
     input_columns,
     inside_share,
@@ -43,6 +44,9 @@ from raptor.target.timing import (
     mvmul_ns,
     vector_element_ns,
 )
+
+MOST_LANES = 8
+"""Largest number of lanes of a layer."""
 
 WASTEFUL_SHARE = 0.6
 """Share of outputs inside the image below which clipped blocks are tried, too: with a kernel of 3 pixels on an image of
@@ -138,6 +142,22 @@ def enumerate_plans(
                     grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies, clipped)
                     if not clipped or _saves_products(operator, parts, arch, grid):
                         yield LayerPlan(grid, xbars, core_ns, products_ns)
+
+
+def cut_into_lanes(window: Window, plans: Iterable[LayerPlan]) -> Iterator[LayerPlan]:
+    """Yields plans of a layer whose output lines are cut into lanes, from plans without lanes.
+
+    A lane reads the lines around it, too, so its work is estimated as its share of the bands of input lines.
+    """
+    for plan in plans:
+        grid = plan.grid
+        bands = len(cut_bands(window, grid.height, clipped=grid.clipped))
+        for lanes in split_evenly((0, window.out_lines), MOST_LANES):
+            if len(lanes) == 1 or not bands:
+                continue
+            found = (len(cut_bands(window, grid.height, clipped=grid.clipped, lane=lane)) for lane in lanes)
+            cut = replace(plan, grid=replace(grid, lanes=lanes))
+            yield cut.scaled(max(found) / bands)
 
 
 def _saves_products(operator: Filter, parts: ChannelRanges, arch: Target, grid: LineGrid) -> bool:

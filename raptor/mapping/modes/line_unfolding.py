@@ -325,12 +325,29 @@ def block_shape(window: Window, block: LineBlock) -> tuple[int, int, Pixels]:
 
 
 @lru_cache(maxsize=1024)
-def cut_bands(window: Window, height: int, *, clipped: bool) -> tuple[tuple[LineBand, BandShape], ...]:
+def cut_bands(
+    window: Window, height: int, *, clipped: bool, lane: Range | None = None
+) -> tuple[tuple[LineBand, BandShape], ...]:
     """Cuts the input lines into bands of `height` lines, without bands that no output line of the image reads.
 
-    Bands of equal shape share their matrices. clipped: bands are multiplied for output lines of the image only.
+    Bands of equal shape share their matrices. clipped: bands are multiplied for output lines of the image only. lane:
+    range of output lines, if not all are of interest.
     """
-    return tuple(_bands(window, height, clipped=clipped))
+    found = tuple(_bands(window, height, clipped=clipped))
+    return found if lane is None else tuple(x for x in found if _count_outs(window, x[0], lane))
+
+
+@lru_cache(maxsize=1024)
+def count_lane_bands(window: Window, height: int, *, clipped: bool, lane: Range) -> Mapping[tuple[BandShape, int], int]:
+    """Returns the number of bands of each shape by the number of their output lines that are in a lane."""
+    found = cut_bands(window, height, clipped=clipped, lane=lane)
+    return Counter((shape, _count_outs(window, band, lane)) for band, shape in found)
+
+
+def _count_outs(window: Window, band: LineBand, lane: Range) -> int:
+    """Returns the number of output lines of a band that are in a lane."""
+    inside = (out for out in band.outs if _is_inside(window, out))
+    return sum(lane[0] <= int(np.ravel_multi_index(out, window.out_dims[:-1])) < lane[1] for out in inside)
 
 
 @lru_cache(maxsize=1024)

@@ -8,9 +8,9 @@ from raptor.graph.layers import filter_key, find_layer_nodes, layer_target
 from raptor.graph.zero_weights import has_weights
 from raptor.mapping.knobs import TuningKnobs
 from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue, find_epilogues
-from raptor.mapping.modes.line_plans import enumerate_plans
+from raptor.mapping.modes.line_plans import cut_into_lanes, enumerate_plans
 from raptor.mapping.modes.line_streaming import ChannelRanges, can_stream_layer, line_channel_ranges, output_ranges
-from raptor.mapping.modes.plan_choice import LayerPlan
+from raptor.mapping.modes.plan_choice import LayerPlan, pareto_front
 from raptor.target.arch import Target
 
 
@@ -32,7 +32,8 @@ class PlanCache:
         # A line is cut into no more pieces than there are cores.
         pieces = min(arch.usable_cores, operator.window.out_dims[-1])
         if place not in self.plans or self.plans[place][0] < pieces:
-            self.plans[place] = pieces, list(enumerate_plans(operator, parts, arch, after, step_ns))
+            found = [*enumerate_plans(operator, parts, arch, after, step_ns)]
+            self.plans[place] = pieces, [*found, *cut_into_lanes(operator.window, pareto_front(found))]
         most, plans = self.plans[place]
         return plans if most == pieces else [plan for plan in plans if len(plan.grid.cols) <= pieces]
 
@@ -66,7 +67,7 @@ def plan_layers(
             key, weights = filter_key(node), (knobs.products, corrections.get(filter_key(node), 1.0))
             plans = cache.layer_plans(node.operator, parts[node.inputs[0]], chip, more, knobs.step_ns)
             if plans:
-                found[key] = [plan.weighted(*weights) for plan in plans]
+                found[key] = [plan.weighted(*weights) for plan in plans if len(plan.grid.lanes) <= knobs.lanes]
     return found
 
 

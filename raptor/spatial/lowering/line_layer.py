@@ -111,6 +111,8 @@ class LineLayer:
     zero_taps: dict[tuple[Range, Range], frozenset[int]] = field(
         default_factory=dict[tuple[Range, Range], frozenset[int]]
     )
+    segments: tuple[tuple[Range, Range], ...] = field(init=False)
+    """Output lines and columns of each segment of the grid."""
     summed: tuple[tuple[int, ...], ...] = field(init=False)
     """For each channel range of the output, the groups of input channels that have products for it."""
     whole: bool = field(init=False)
@@ -123,6 +125,7 @@ class LineLayer:
     def __post_init__(self) -> None:
         found = {each for part in self.ins for outs in self.chosen.grid.outs for each in self.outputs(part, outs)}
         self.whole = all(outs in self.outs for outs in found)
+        self.segments = tuple(self.chosen.grid.segments(self.operator.window.out_lines))
         self.summed = tuple(find_summed_groups(self.operator, self.chosen.grid.ins, outs) for outs in self.outs)
 
     def outputs(self, part: Range, outs: Range) -> tuple[Range, ...]:
@@ -140,7 +143,7 @@ class LineLayer:
     def lower(self, emit: EmitCompute, on_core: _OnCore) -> Iterator[_Result]:
         """Emits the layer. Yields its output cells."""
         groups = len(self.chosen.grid.ins)
-        for s, cols in enumerate(self.chosen.grid.cols):
+        for s, (_, cols) in enumerate(self.segments):
             partial: dict[tuple[int, int], list[Tile]] = {}
             for g in range(groups):
                 for n in range(len(self.chosen.grid.outs)):
@@ -153,7 +156,7 @@ class LineLayer:
                 yield y, p, cols, self.clipped(emit, (s, y, p, home), total) if self.operator.relu else total
 
     def reduce(self, emit: EmitCompute, s: int, y: int, p: int, tiles: list[Tile]) -> Tile:
-        """Adds the partial sums of all input channel groups for line `y`, part `p`, column segment `s`.
+        """Adds the partial sums of all input channel groups for line `y`, part `p`, segment `s`.
 
         It runs on a core that made one of them, a different one for each part. Many partial sums are first added in
         bundles.
@@ -169,7 +172,7 @@ class LineLayer:
         return self.added(emit, stem, (s, y, p, self.summed[p][home]), tiles)
 
     def added(self, emit: EmitCompute, name: str, at: tuple[int, int, int, int], tiles: list[Tile]) -> Tile:
-        """Adds partial sums into a tile `name`. at: column segment, line, part, and the group whose core adds."""
+        """Adds partial sums into a tile `name`. at: segment, line, part, and the group whose core adds."""
         result = structs.replace(tiles[0], name=name)
         runs = np.array([[0, i, 0, result.elements] for i in range(len(tiles))])
         return self.emit_sum(emit, at, Overlap(result, tuple(tiles), runs))
@@ -186,8 +189,8 @@ class LineLayer:
         return op.result
 
     def name(self, y: int, p: int, s: int) -> str:
-        """Returns the name of an output tile by line, part and column segment."""
-        return f"{self.node.output}.r{y}.c{p}.x{self.chosen.grid.cols[s][0]}"
+        """Returns the name of an output tile by line, part and segment."""
+        return f"{self.node.output}.r{y}.c{p}.x{self.segments[s][1][0]}"
 
     def compute(self, matrices: tuple[LineMatrix, ...], op: BodyOp) -> Compute:
         key = filter_key(self.node)
@@ -221,13 +224,19 @@ class _CoreLines:
 
     @property
     def cols(self) -> Range:
-        return self.layer.chosen.grid.cols[self.segment]
+        return self.layer.segments[self.segment][1]
+
+    @property
+    def lane(self) -> Range:
+        """The output lines that the core computes."""
+        return self.layer.segments[self.segment][0]
 
     def lower(self, emit: EmitCompute, on_core: _OnCore) -> Iterator[tuple[int, int, Tile]]:
         """Emits the products, then the sums. Yields line, part and tile of each (partial) output."""
         window = self.layer.operator.window
         grid = self.layer.chosen.grid
-        found = cut_bands(window, grid.height, clipped=grid.clipped)
+        lines = {place: y for y, place in enumerate(line_indices(window.out_dims)) if y in range(*self.lane)}
+        found = cut_bands(window, grid.height, clipped=grid.clipped, lane=self.lane)
         for _, shape in found:
             if shape not in self.work:
                 self.work[shape] = self.plan(shape)
@@ -237,7 +246,7 @@ class _CoreLines:
             tiles = tuple(self.line(emit, on_core, band, self.work[shape]))
             for i, out in enumerate(band.outs):
                 reaching.setdefault(out, []).append((i, shape, tiles))
-        for y, place in enumerate(line_indices(window.out_dims)):
+        for place, y in lines.items():
             terms = tuple((i, shape) for i, shape, _ in reaching.get(place, ()))
             sources = tuple(t for _, _, tiles in reaching.get(place, ()) for t in tiles)
             for p in self.parts():

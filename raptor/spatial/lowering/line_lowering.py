@@ -194,7 +194,7 @@ class LineLowering(StreamedLines):
         group_of = {part: g for g, group in enumerate(layer.grid.ins) for part in group}
         for y in range(len(grid.lines)):
             for p, part in enumerate(grid.parts):
-                for segment, cols in enumerate(layer.grid.cols):
+                for segment, cols in layer.grid.segments_at(y):
                     core = layer.core(segment, group_of[part], p % len(layer.grid.outs))
                     yield y, p, LineCell(cols, self.line_on(node, lead, y, p, cols, core, exact=True).tile)
 
