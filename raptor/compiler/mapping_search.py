@@ -25,6 +25,7 @@ from raptor.compiler.pipeline import MappedGraph, complete, generate_code, rewri
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs
+from raptor.mapping.modes.line_plans import MOST_LANES
 from raptor.mapping.paces import SEARCHED_PACES, Pace, is_small_graph
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, OrderObjective
 from raptor.mapping.search_trial import ProgramCost, SearchTrial
@@ -217,10 +218,11 @@ def _knob_variations(usual: TuningKnobs, objective: Objective) -> Iterator[tuple
     larger_shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.9, 0.8)]
     apart = "neighbours x0", replace(usual, neighbours=0.0)
     quicker = f"{apart[0]}, {products[2][0]}", replace(apart[1], products=0.5)
+    lanes = f"{MOST_LANES} lanes", replace(usual, lanes=MOST_LANES)
     closely = "neighbours x1.1, steps of 3000 ns", replace(usual, neighbours=1.1, step_ns=3_000)
     if objective == "energy":
         yield from shares + products + steps
     elif objective == "latency":
-        yield from [apart, quicker, *products, *larger_shares, *steps]
+        yield from [apart, quicker, lanes, *products, *larger_shares, *steps]
     else:
-        yield from [closely, apart, *products, *larger_shares, *steps]
+        yield from [closely, lanes, apart, *products, *larger_shares, *steps]

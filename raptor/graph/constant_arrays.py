@@ -34,6 +34,11 @@ def drop_repetitions(pixels: Floats) -> Floats:
     for axis in (0, 1, 2):
         first = pixels.take([0], axis=axis)
         # A constant cannot vary by row only: it repeats by pixel, by row, or not at all.
-        if (axis != 1 or pixels.shape[0] == 1) and pixels.shape[axis] > 1 and (pixels == first).all():
+        if (axis != 1 or pixels.shape[0] == 1) and pixels.shape[axis] > 1 and _same_values(pixels, first):
             pixels = first
     return copy_contiguous(pixels)
+
+
+def _same_values(one: Floats, other: Floats) -> bool:
+    """Compares two arrays, one broadcast to the other, with the signs of zeros."""
+    return bool((one == other).all() and (np.signbit(one) == np.signbit(other)).all())

@@ -58,14 +58,14 @@ class Matrix(StrictDataclass):
 class LineGrid(StrictDataclass):
     """A grid of cores for a layer that is computed line by line, and the blocks that each core multiplies.
 
-    Core (s, g, p) multiplies the input channels `ins[g]`, one range after another, for the output columns of segment s
-    and the output channels `outs[p]`. `height` and `pixels`: number of lines of a block, and its largest number of pixels.
-    `outputs`: number of output pixels that a block owns, 0 for blocks side by side
-    (`raptor.mapping.modes.line_unfolding`). A line is computed in steps of `step` blocks; between two steps, a core can
-    exchange messages. `copies`: number of equal matrices, which the products of a line use in turn, because a crossbar
-    multiplies one vector at a time. `clipped`: matrices have no columns for outputs beyond the image or the columns of
-    the core. `lanes`: ranges of output lines that have cores of their own, each for all columns; none if one lane has
-    all lines. A segment s is a lane and one of its ranges of columns (`segments`)."""
+    Core (s, g, p) multiplies the input channels `ins[g]`, one range after another, for the outputs of segment s and the
+    output channels `outs[p]`. A segment is a range of columns `cols` of a lane. `lanes`: ranges of output lines, each
+    of which has cores of its own; none if all lines have the same cores. `height` and `pixels`: number of lines of a
+    block, and its largest number of pixels. `outputs`: number of output pixels that a block owns, 0 for blocks side by
+    side (`raptor.mapping.modes.line_unfolding`). A line is computed in steps of `step` blocks; between two steps, a
+    core can exchange messages. `copies`: number of equal matrices, which the products of a line use in turn, because a
+    crossbar multiplies one vector at a time. `clipped`: matrices have no columns for outputs beyond the image or the
+    columns of the core."""
 
     cols: JsonArray[Range]
     ins: JsonArray[JsonArray[Range]]
@@ -80,7 +80,7 @@ class LineGrid(StrictDataclass):
 
     @property
     def segment_count(self) -> int:
-        """Number of segments."""
+        """Number of segments, over all lanes."""
         return max(1, len(self.lanes)) * len(self.cols)
 
     @property
@@ -89,7 +89,7 @@ class LineGrid(StrictDataclass):
         return self.segment_count * len(self.ins) * len(self.outs)
 
     def segments(self, lines: int) -> Iterator[tuple[Range, Range]]:
-        """Yields the output lines and the columns of each segment, in order. `lines`: output lines of the layer."""
+        """Yields the output lines and columns of each segment, lane by lane. `lines`: output lines of the layer."""
         yield from product(self.lanes or ((0, lines),), self.cols)
 
     def segments_at(self, line: int) -> Iterator[tuple[int, Range]]:

@@ -35,8 +35,8 @@ from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, compar
 from raptor.mapping.transformer.cache_cores import spread_one_token
 from raptor.target.arch import Target
 
-PRODUCT_FACTORS = 1.0, 2.0, 0.5
-"""Factors on `TuningKnobs.products` that are tried."""
+PRODUCT_FACTORS = 2.0, 0.5
+"""Factors on `TuningKnobs.products` that are tried, but for 1."""
 
 CORRECTION_ROUNDS = 1
 """Number of times that planned work is corrected for each factor."""
@@ -133,9 +133,10 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
         search = _Search(mapper, knobs, GraphFacts(graph, arch, streams=True), knobs.latency, lines, pool)
         if not chains and knobs.latency and any(number_phases(graph).values()):
             search.compare_phases()
-        for factor in PRODUCT_FACTORS[:1] if chains else PRODUCT_FACTORS:
-            search.correct(replace(search.knobs, products=factor * knobs.products))
-        search.correct(replace(search.best.knobs, lanes=MOST_LANES))
+        search.correct(search.knobs)
+        search.correct(replace(search.knobs, lanes=MOST_LANES))
+        for factor in () if chains else PRODUCT_FACTORS:
+            search.correct(replace(search.best.knobs, products=factor * knobs.products))
         search.spread_tokens()
         search.use_fewer_cores()
         search.use_idle_cores()

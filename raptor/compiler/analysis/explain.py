@@ -31,6 +31,7 @@ from raptor.mapping.decision import FullyConnected, KernelUnfolding, LineFlow, L
 from raptor.mapping.decision import LayerRecord as DecidedLayer
 from raptor.mapping.knobs import TuningKnobs
 from raptor.mapping.mapping_file import read_mapping
+from raptor.mapping.modes.line_plans import MOST_LANES
 from raptor.mapping.modes.plan_cache import plan_layers
 from raptor.mapping.modes.plan_choice import LayerPlan, pareto_front
 from raptor.mapping.transformer.token_stages import find_stages
@@ -66,6 +67,7 @@ BOTTLENECK_SHARE = 0.9
 class GridChoice:
     """Grid of cores for a layer: columns of the image x groups of input channels x parts of the output channels.
 
+    `lanes`: ranges of lines of the image, each of which has such a grid of its own.
     `predicted_ns`: work of the busiest of these cores for a sample, as the mapping estimates it.
     """
 
@@ -73,6 +75,7 @@ class GridChoice:
     columns: int
     inputs: int
     outputs: int
+    lanes: int
     predicted_ns: float
 
 
@@ -405,7 +408,7 @@ def _options(graph: Graph, mapped: pipeline.MappedGraph, arch: Target) -> Mappin
     if not isinstance(decision.flow, LineFlow):
         why = "has one way to place a layer" if isinstance(decision.flow, TileFlow) else "keeps no alternatives"
         return defaultdict(lambda: GridOptions(unknown=f"strategy {decision.strategy} {why}"))
-    plans, stages = plan_layers(mapped.graph, arch, TuningKnobs()), find_stages(mapped.graph, arch, {})
+    plans, stages = plan_layers(mapped.graph, arch, TuningKnobs(lanes=MOST_LANES)), find_stages(mapped.graph, arch, {})
     chained: set[str] = set() if stages is None else stages.keys
     # The decision has no entry for nodes that never were filters, such as an average over windows.
     found: defaultdict[str, GridOptions] = defaultdict(lambda: _option(OnVectorUnit(), ()))
@@ -470,7 +473,7 @@ def _neighbours(front: Sequence[LayerPlan], chosen: LayerPlan | None) -> GridOpt
 
 def _choice(plan: LayerPlan) -> GridChoice:
     grid = plan.grid
-    return GridChoice(plan.cores, len(grid.cols), len(grid.ins), len(grid.outs), plan.core_ns)
+    return GridChoice(plan.cores, len(grid.cols), len(grid.ins), len(grid.outs), max(1, len(grid.lanes)), plan.core_ns)
 
 
 def _bottleneck(bounds: TimeBounds, interval_ns: float, found: Sequence[ExplainedLayer]) -> str:

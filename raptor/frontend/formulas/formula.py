@@ -12,7 +12,7 @@ from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.types.float32_integers import BoundRefusal, find_type_limits, is_integer_type, is_within
 from raptor.frontend.types.integer_ranges import IntegerInterval
-from raptor.graph.constant_arrays import copy_contiguous
+from raptor.graph.constant_arrays import copy_contiguous, drop_repetitions
 from raptor.graph.evaluate import MAP_FUNCTIONS
 from raptor.graph.ir import (
     Constant,
@@ -68,7 +68,7 @@ class FormulaBuilder:
     def constant(self, values: Numbers) -> Constant:
         """Returns an array, broadcast to the result."""
         self._require_broadcast(values.shape)
-        return Constant(broadcast_constant(values, self.shape, self.image))
+        return Constant(drop_repetitions(broadcast_constant(values, self.shape, self.image)))
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Returns the tensor in the image of the result, or as one pixel, which operators broadcast."""

@@ -7,17 +7,15 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import Move, Node
-from raptor.graph.layers import filter_key
 from raptor.graph.rearrangement import MoveOrigins
 from raptor.graph.run_encoding import find_runs
 from raptor.graph.streaming_layout import MOST_LINES
-from raptor.mapping.decision import LineUnfolding
 from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, CellLine, PlacedCell, cells_under
 from raptor.mapping.evaluation.node_work import NodeWork, StepNeed
 from raptor.mapping.evaluation.region_origins import LineRegion, MoveRegion, OperandBegin, RegionOrigins
 from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.evaluation.whole_work import cut_lines
-from raptor.mapping.modes.line_readers import find_line_readers, reading_cells
+from raptor.mapping.modes.line_readers import find_line_reader
 from raptor.mapping.modes.line_streaming import Range, cut_channels
 from raptor.target.timing import ISSUE_NS, copy_ns, vector_ns
 
@@ -171,17 +169,19 @@ def materialise(walk: WorkWalk, name: str) -> None:
         _materialise_tiles(walk, made, node)
         return
     lines: list[CellLine] = []
+    parts, own = walk.facts.parts[name], tuple(PlacedCell(*cols, core) for cols, core in walk.gatherers(node))
+    readers = [find_line_reader(walk.graph, walk.decision, walk.facts.readers, name, part) for part in parts]
     for y in range(image.rows):
         line: list[tuple[PlacedCell, ...]] = []
-        for part in walk.facts.parts[name]:
-            own = tuple(PlacedCell(*cols, core) for cols, core in walk.gatherers(node))
-            cells = own or _wanted_cells(walk, name, part) or tuple(_owned_cells(walk, node, y))
+        for part, reader in zip(parts, readers, strict=True):
+            read = tuple(PlacedCell(*cols, core) for cols, core in (reader.cells(image, y) if reader else ()))
+            cells = own or read or tuple(_owned_cells(walk, node, y))
             for cell in cells:
                 origins = view_origins(walk, node, y, part, (cell.first, cell.last))
                 gather(walk, made, origins, cell.core)
             line.append(cells)
         lines.append(tuple(line))
-    walk.layouts[name] = CellLayout(image, walk.facts.parts[name], tuple(lines) if len({*lines}) > 1 else (lines[0],))
+    walk.layouts[name] = CellLayout(image, parts, tuple(lines) if len({*lines}) > 1 else (lines[0],))
 
 
 def _materialise_tiles(walk: WorkWalk, made: NodeWork, node: Node) -> None:
@@ -201,18 +201,6 @@ def _materialise_tiles(walk: WorkWalk, made: NodeWork, node: Node) -> None:
     for channels, core in zip(tiles, cores, strict=True):
         gather(walk, made, find_origins(walk, node, (0, (0, 1), channels)), core)
     walk.bind_tiles(name, cores)
-
-
-def _wanted_cells(walk: WorkWalk, name: str, part: Range) -> tuple[PlacedCell, ...]:
-    """Returns the cells in which the next layer by line reads channels of a view; none if there is no such layer."""
-    for node, first in find_line_readers(walk.graph, walk.facts.readers, name):
-        chosen = walk.decision.layers.get(filter_key(node))
-        if isinstance(chosen, LineUnfolding):
-            return tuple(
-                PlacedCell(*cols, core)
-                for cols, core in reading_cells(chosen, walk.image(name), (first + part[0], first + part[1]))
-            )
-    return ()
 
 
 def _owned_cells(walk: WorkWalk, node: Node, line: int) -> Iterator[PlacedCell]:

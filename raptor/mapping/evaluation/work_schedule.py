@@ -147,7 +147,10 @@ def _dependences(steps: _Round, sources: _Sources) -> Iterator[Ints]:
 
 
 def _pairs(earlier: Ints, later: Ints, steps: Sequence[tuple[int, int]]) -> Ints:
-    """Returns the pairs [2, pairs] of existing steps of two nodes: their numbers in each round, and columns of these."""
+    """Returns pairs [2, pairs] of steps of two nodes that exist. earlier, later: numbers of all steps in each round.
+
+    steps: the columns of each pair in these.
+    """
     inside = np.array(steps, np.int64).reshape(-1, 2).T
     pairs = np.stack([earlier[:, inside[0]].reshape(-1), later[:, inside[1]].reshape(-1)])
     return pairs[:, (pairs >= 0).all(axis=0)]

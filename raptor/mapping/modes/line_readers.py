@@ -1,12 +1,13 @@
 """Finds the layers that read a tensor line by line, and where they read it: there, a view is made."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from raptor.graph.ir import ChannelSum, Concat, Elementwise, Filter, Graph, Node, Rename
-from raptor.graph.layers import is_pointwise
+from raptor.graph.layers import filter_key, is_pointwise
 from raptor.graph.window import Window
-from raptor.mapping.decision import LineUnfolding
+from raptor.mapping.decision import Decision, LineUnfolding
 from raptor.mapping.modes.line_streaming import Range
 from raptor.target.tensor_layout import Image
 
@@ -43,11 +44,30 @@ def _reads_lines_once(window: object) -> bool:
     return along_lines and not window.transposed and window.in_lines == window.out_lines
 
 
-def reading_cells(layer: LineUnfolding, image: Image, part: Range) -> list[tuple[Range, int]]:
-    """Returns the columns and cores on which a layer by line reads a channel range of an image first.
+@dataclass(frozen=True, slots=True)
+class LineReader:
+    """A layer by line that reads some channels of a tensor, `part` as the layer counts its input channels."""
 
-    The columns are cut as those of the result; neighbours send what a wide kernel reads beyond them.
-    """
-    cols = layer.grid.cols
-    ends = [*(first * image.width // cols[-1][1] for first, _ in cols), image.width]
-    return [(own, layer.receiving_core(s, part)) for s, own in enumerate(pairwise(ends)) if own[0] < own[1]]
+    layer: LineUnfolding
+    part: Range
+
+    def cells(self, image: Image, line: int) -> list[tuple[Range, int]]:
+        """Returns the columns of a line of the tensor, and the core that reads them first.
+
+        The columns are cut as those of the result; neighbours send what a wide kernel reads beyond them.
+        """
+        segments, whole = [*self.layer.grid.segments_at(line)], self.layer.grid.cols[-1][1]
+        ends = [*(first * image.width // whole for _, (first, _) in segments), image.width]
+        cells = zip(segments, pairwise(ends), strict=True)
+        return [(own, self.layer.receiving_core(s, self.part)) for (s, _), own in cells if own[0] < own[1]]
+
+
+def find_line_reader(
+    graph: Graph, decision: Decision, readers: Mapping[str, Sequence[Node]], name: str, part: Range
+) -> LineReader | None:
+    """Returns the first of `find_line_readers` that is computed by line, for channels `part`; None if none is."""
+    for node, first in find_line_readers(graph, readers, name):
+        layer = decision.layers.get(filter_key(node))
+        if isinstance(layer, LineUnfolding):
+            return LineReader(layer, (first + part[0], first + part[1]))
+    return None

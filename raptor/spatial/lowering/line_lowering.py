@@ -286,11 +286,10 @@ class LineLowering(StreamedLines):
         sources: list[TensorPart] = []
         for p, part in enumerate(grid.parts):
             pool = GlobalPool(node, operator.function, f"{node.output}.c{p}")
-            columns: dict[Range, list[Tile]] = {}
+            there: dict[tuple[Range, int | None], list[Tile]] = {}
             for cell in (cell for line in grid.lines for cell in line[p]):
-                columns.setdefault(cell.cols, []).append(cell.tile)
-            cores = [self.residency.core_of(tiles[0]) for tiles in columns.values()]
-            tile = pool.lower(self.emit, list(zip(columns.values(), cores, strict=True)))
+                there.setdefault((cell.cols, self.residency.core_of(cell.tile)), []).append(cell.tile)
+            tile = pool.lower(self.emit, [(tiles, core) for (_, core), tiles in there.items()])
             sources.append(TensorPart(TensorRegion(part, (0, 1)), tile))
         self.bind(
             node.output,

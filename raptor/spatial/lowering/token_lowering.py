@@ -13,12 +13,11 @@ import numpy.typing as npt
 from msgspec import structs
 
 from raptor.graph.ir import ChannelSum, Dot, Elementwise, Move, Node, Pool, Softmax, Stencil
-from raptor.graph.layers import filter_key
 from raptor.graph.run_encoding import find_runs
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import Window, WindowTable
-from raptor.mapping.decision import DotGrid, LineUnfolding
-from raptor.mapping.modes.line_readers import find_line_readers, reading_cells
+from raptor.mapping.decision import DotGrid
+from raptor.mapping.modes.line_readers import find_line_reader
 from raptor.mapping.modes.line_streaming import ChannelRanges, Range, can_stream_product, find_views
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy, ProductUse, TensorPart, ViewUse
@@ -141,28 +140,19 @@ class TokenLowering(LineLowering):
             self.bind(name, node.name, made)
             return
         own = [*self.flow.loaders.get(name, ())]
-        wanted = [own or self.wanted(name, part) for part in self.parts_of[name]]
+        found = (find_line_reader(self.graph, self.decision, self.readers, name, p) for p in self.parts_of[name])
+        # If several cores read the channels, each receives some of their ranges and passes them on.
+        wanted = [None for _ in self.parts_of[name]] if own else [*found]
         cells: MadeCells = {}
         for y in range(image.rows):
-            owners = self.owners(name, y) if None in wanted else []
+            owners = own or (self.owners(name, y) if None in wanted else [])
             for p, part in enumerate(self.parts_of[name]):
-                for cols, core in wanted[p] or owners:
+                reader = wanted[p]
+                for cols, core in reader.cells(image, y) if reader else owners:
                     region = TensorRegion(part, (y, y + 1), cols)
                     tile = self.gathered_view(name, cell_name(name, y, p, cols), region, core, whole=True)
                     cells.setdefault((y, p), []).append(LineCell(cols, tile))
         self.bind_cells(node, self.parts_of[name], cells)
-
-    def wanted(self, name: str, part: Range) -> CoreSegments | None:
-        """Returns the columns and cores on which the next layer with line unfolding reads channels `part`.
-
-        It may be reached through other nodes. None if there is no such layer. If several cores read the channels, each
-        receives some of their ranges and passes them on.
-        """
-        for node, first in find_line_readers(self.graph, self.readers, name):
-            chosen = self.decision.layers[filter_key(node)]
-            if isinstance(chosen, LineUnfolding):
-                return reading_cells(chosen, self.image(name), (first + part[0], first + part[1]))
-        return None
 
     def owners(self, name: str, y: int) -> CoreSegments:
         """Splits a line of a view into runs of pixels whose first element is on the same core."""

@@ -17,7 +17,7 @@ from raptor.compiler.analysis.explain import ExplainedLayer, GridChoice, Mapping
 from validator.simulate.simulation_report import time_text
 
 _CHOICE_LEGEND = {
-    "grid": "grid: columns of the image x groups of input channels x parts of the outputs. ",
+    "grid": "grid: columns of the image x groups of input channels x parts of the outputs (x lanes of lines). ",
     "products": "products: of a sample, on all cores. ",
     "expects": "expects: estimated work of the busiest core. ",
     "larger": "smaller, larger: the same for the next smaller and larger number of cores. ",
@@ -139,6 +139,7 @@ def _choices(found: MappingExplanation, names: Mapping[str, str]) -> Iterator[tu
         counts = (layer.unfolding, f"{len(layer.cores):,}", f"{layer.xbars:,}", _time(layer.products_ns))
         chosen, none = layer.options.chosen, "-" if layer.options.unknown else "none"
         grid = f"{chosen.columns}x{chosen.inputs}x{chosen.outputs}" if chosen else "-"
+        grid += f"x{chosen.lanes}" if chosen and chosen.lanes > 1 else ""
         expects = _time(chosen.predicted_ns) if chosen else "-"
         others = (_other(c) if c else none for c in (layer.options.smaller, layer.options.larger))
         yield (names[layer.node], *counts[:2], grid, *counts[2:], expects, *others)
