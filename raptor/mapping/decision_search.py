@@ -111,6 +111,11 @@ class EvaluatedDecision:
     latency_ns: float
     interval_ns: float
 
+    @property
+    def waits_for_port(self) -> bool:
+        """True if the port of global memory binds the interval."""
+        return self.bounds.port_ns >= PORT_BINDS * self.interval_ns
+
     def cost(self, latency: float) -> float:
         """Returns interval x latency^`latency`."""
         return self.interval_ns * self.latency_ns**latency
@@ -171,8 +176,7 @@ class _Search:
         if weight == 1:
             others = [o for o in others if o.interval_ns <= self.longest_interval_ns and o.latency_ns <= latency_ns]
         best = min([first, *others], key=lambda found: found.cost(weight))
-        at_port = first.bounds.port_ns >= PORT_BINDS * first.interval_ns
-        worth = WORTH_AT_PORT if at_port else WORTH_CHANGING
+        worth = WORTH_AT_PORT if first.waits_for_port else WORTH_CHANGING
         return best if best.cost(weight) <= worth * first.cost(weight) else first
 
     @property
@@ -216,7 +220,8 @@ class _Search:
         """
         arch, best, failures = self.mapper.arch, self.best, 0
         for cores in (2**n for n in reversed(range((arch.usable_cores - 1).bit_length()))):
-            if best.bounds.total_ns / cores > EVEN_SHARE * best.bounds.least_interval_ns or failures == MOST_FAILURES:
+            full = best.bounds.total_ns / cores > EVEN_SHARE * best.bounds.least_interval_ns
+            if failures == MOST_FAILURES or (full and not best.waits_for_port):
                 return
             places = (arch.places or range(arch.core_count))[:cores]
             try:
@@ -235,7 +240,7 @@ class _Search:
         graph, arch = self.mapper.graph, self.mapper.arch
         while self.steps <= MOST_STEPS:
             best = self.best
-            if best.bounds.port_ns >= PORT_BINDS * best.interval_ns:
+            if best.waits_for_port:
                 return
             busiest = max(best.bounds.busy_ns, key=best.bounds.busy_ns.__getitem__)
             for decision in relieve_core(graph, best.decision, arch, busiest):
