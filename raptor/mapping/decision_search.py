@@ -88,8 +88,11 @@ MOST_TOKEN_ELEMENTS = 4_000_000
 Only the number of cores is searched for it, and the evaluation of ViT-tiny alone takes 4 s.
 """
 
-MOST_COMPARED_ELEMENTS = 3_000_000
-"""Largest number of elements of a graph for which the computes of two decisions are made and compared."""
+MOST_COMPARED_STEPS = 36_000
+"""Largest number of scheduled steps of the first decision for which the computes of two decisions are compared.
+
+To make the computes of a decision takes 0.2 s of a processor with 11,000 steps, and 1.8 s with 38,000.
+"""
 
 MOST_LINES, FEW_LINES = 32, 4
 """Largest number of rounds in which the lines of a node are scheduled while decisions are compared.
@@ -103,13 +106,14 @@ MOST_STEPS = 400_000
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedDecision:
-    """A decision with its evaluated latency and interval in ns; `knobs`: by which it was made."""
+    """A decision with its evaluated latency and interval in ns; `knobs`: by which it was made. steps: scheduled."""
 
     decision: Decision
     knobs: TuningKnobs
     bounds: WorkBounds
     latency_ns: float
     interval_ns: float
+    steps: int
 
     @property
     def waits_for_port(self) -> bool:
@@ -124,7 +128,7 @@ class EvaluatedDecision:
 def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs) -> tuple[Decision, Decision | None]:
     """Returns the best decision of `rows` that is found about a graph with all rewrites for streaming.
 
-    For a graph with few elements, it is returned with the decision of `map_rows`, if that is another one: when all
+    For a graph with few steps, it is returned with the decision of `map_rows`, if that is another one: when all
     computes are known, the two are compared again. Several chips, and transformers with many elements, get the decision
     of `map_rows` alone. Raises as it does.
     """
@@ -145,8 +149,9 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
         search.spread_tokens()
         search.use_fewer_cores()
         search.use_idle_cores()
-        first, best = search.evaluated[0].result().decision, search.best.decision
-    return best, None if best is first or elements > MOST_COMPARED_ELEMENTS else first
+        first, best = search.evaluated[0].result(), search.best
+    compared = best is not first and first.steps <= MOST_COMPARED_STEPS
+    return best.decision, first.decision if compared else None
 
 
 @dataclass(slots=True, eq=False)
@@ -266,7 +271,7 @@ class _Search:
 
         def scheduled() -> EvaluatedDecision:
             times = compare_times(steps, patience_ns, BALANCED_OBJECTIVE.patiences)
-            return EvaluatedDecision(decision, knobs, bounds, *times)
+            return EvaluatedDecision(decision, knobs, bounds, *times, len(steps.core))
 
         self.evaluated.append(self.pool.submit(scheduled))
         return bounds

@@ -158,8 +158,8 @@ def test_the_text_of_a_mapping_names_every_layer_and_its_cores(lenet5: Any, mapp
 
 @pytest.mark.parametrize(
     ("width", "cores", "replicas"),
-    [(24, 2, 2), (96, 1, 2), (96, 2, 2)],
-    ids=["one product of a line", "two blocks that are alike, and one at the border", "half of a line on each core"],
+    [(24, 2, 2), (96, 1, 2), (96, 2, 4)],
+    ids=["one product of a line", "two blocks that are alike, and one at the border", "half of the lines on each core"],
 )
 def test_replicas_count_the_copies_that_there_are(width: int, cores: int, replicas: int, tmp_path: Path):
     """With several instructions in flight a core holds copies of its matrices, as many as it has products for."""

@@ -27,7 +27,7 @@ from raptor.graph.streaming_layout import can_stream
 from raptor.mapping.decision import LineGrid, LineUnfolding
 from raptor.mapping.evaluation.evaluate import evaluate
 from raptor.mapping.modes.epilogue_cost import find_epilogues
-from raptor.mapping.modes.line_readers import find_line_readers, reading_cells
+from raptor.mapping.modes.line_readers import LineReader, find_line_readers
 from raptor.mapping.strategies import ROWS
 from raptor.options import ChipOptions
 from raptor.target.arch import load_chip
@@ -35,6 +35,7 @@ from raptor.transforms.lay_out_free_tensors import lay_out_free_tensors
 from raptor.transforms.tokens.lay_out_tokens import lay_out_tokens
 from tests.pipeline import by_line, line_flow, passes
 from tests.tiny_models import make_model, node, random
+from tests.values import replace
 
 CHIP: dict[str, Any] = {"arch": "bench", "cores": 48}
 
@@ -140,9 +141,13 @@ def test_layers_of_one_line_read_a_view(kernel: int, stride: int, found: list[st
     assert [each.output for each, _ in readers] == found
     width = (20 - kernel) // stride + 1
     grid = LineGrid(((0, width // 2), (width // 2, width)), (((0, 3),),), ((0, 4),), 1, 1, 0, 1)
-    cells = reading_cells(LineUnfolding(grid, (7, 9)), graph.tensors["x"].image, (0, 3))
-    middle = width // 2 * 20 // width
-    assert cells == [((0, middle), 7), ((middle, 20), 9)]
+    middle, image = width // 2 * 20 // width, graph.tensors["x"].image
+    assert LineReader(LineUnfolding(grid, (7, 9)), (0, 3)).cells(image, 1) == [((0, middle), 7), ((middle, 20), 9)]
+    lanes = LineReader(LineUnfolding(replace(grid, lanes=((0, 1), (1, 2))), (7, 9, 2, 4)), (0, 3))
+    assert [lanes.cells(image, y) for y in (0, 1)] == [
+        [((0, middle), 7), ((middle, 20), 9)],
+        [((0, middle), 2), ((middle, 20), 4)],
+    ]
 
 
 def test_a_layer_that_reads_several_tokens_of_a_line_streams():

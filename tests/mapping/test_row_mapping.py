@@ -21,6 +21,7 @@ from raptor.common.errors import CapacityError, UserError
 from raptor.compiler import pipeline
 from raptor.compiler.analysis.unstreamed_tensors import find_unstreamed_tensors
 from raptor.compiler.mapping_search import Objective, search_mapping
+from raptor.frontend import load
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.decide import StoredDecision
@@ -44,7 +45,17 @@ from raptor.target import arch as architectures
 from raptor.target import isa
 from raptor.target.tensor_layout import Image
 from tests.graphs import models as random_models
-from tests.pipeline import arch_file, by_line, check, conv_model, count_ops, in_matrices, line_flow, passes
+from tests.pipeline import (
+    arch_file,
+    by_line,
+    check,
+    conv_model,
+    count_ops,
+    in_matrices,
+    line_flow,
+    map_by_rows,
+    passes,
+)
 from tests.tiny_models import make_model, node, random
 from tests.values import replace
 
@@ -323,7 +334,7 @@ def test_batches_by_line(shape: tuple[int, ...], xbar: int | tuple[int, int]):
     found = passes(model, **chip)
     layers = by_line(found.decision)
     assert len(layers) >= 3
-    assert all(len(layer.grid.cols) > 1 for layer in layers.values())
+    assert all(layer.grid.segment_count > 1 for layer in layers.values())
     assert {t.tensor for t in find_unstreamed_tensors(found.partition.graph, found.arch)} <= {"y", "up"}
     check(model, **chip)
 
@@ -454,8 +465,9 @@ def test_what_follows_a_shortcut_is_counted_where_the_layers_that_it_passes_by_e
 def test_the_slow_layer_gets_the_cores():
     weights = {"w": random(16, 16, 3, 3), "v": random(16, 16, 1, 1)}
     nodes = [node("Conv", "x w", "t", name="slow", pads=[1, 1, 1, 1]), node("Conv", "t v", "y", name="quick")]
-    placed = passes(make_model(nodes, {"x": (1, 16, 24, 24)}, ["y"], weights), **{**CHIP, "cores": 8}).decision
-    copies = {name: len(layer.cores) for name, layer in by_line(placed).items()}
+    arch = architectures.load(xbar=16, xbars_per_core=40, cores=8)
+    graph = pipeline.prepare_graph(load(make_model(nodes, {"x": (1, 16, 24, 24)}, ["y"], weights)).graph, arch)
+    copies = {name: len(layer.cores) for name, layer in by_line(map_by_rows(graph, arch)).items()}
     assert copies["t"] > copies["y"]
     assert sum(copies.values()) <= 8
 
@@ -702,7 +714,7 @@ def test_a_mean_over_channels_is_repeated_at_once(channels: int):
     check(model, **CHIP)
     pixels, ranges = 4 * 6, -(-channels // 16)
     counts = count_ops(passes(model, **CHIP).streams)
-    assert counts["vmv"] == counts["lmv"] == pixels * ranges
+    assert counts["lmv"] <= counts["vmv"] == pixels * ranges
 
 
 def test_an_input_in_global_memory_meets_a_layer_in_pieces():

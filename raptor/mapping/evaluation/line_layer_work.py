@@ -55,7 +55,8 @@ class _LineLayer:
             return 0, window.in_lines
         grid = self.chosen.grid
         bands = [band for band, _ in cut_bands(window, grid.height, clipped=grid.clipped, lane=lane)]
-        return min(band.lines[0] for band in bands), max(band.lines[1] for band in bands)
+        low, high = (band.lines[0] for band in bands), (band.lines[1] for band in bands)
+        return min(low, default=0), max(high, default=0)
 
     def products(self, lane: Range, cols: Range, part: Range, width: int) -> LineProducts | None:
         """Returns the products of `part` input channels for `width` output channels; None if nothing is read."""

@@ -15,7 +15,7 @@ from raptor.spatial.refinement.move_computes import move_computes
 from tests.pipeline import Passes, check, line_flow, passes
 from tests.tiny_models import add_layer, make_model, node, random
 
-CHIP = {"xbar": 16, "xbars_per_core": 16, "cores": 12}
+CHIP = {"xbar": 16, "xbars_per_core": 16, "cores": 10}
 
 
 def detector():

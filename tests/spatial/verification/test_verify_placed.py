@@ -30,7 +30,7 @@ from tests.pipeline import THESIS_CHIP, Passes, conv_model, passes, thesis_model
 from tests.tiny_models import make_model, node, random
 from tests.values import replace
 
-CHIP: dict[str, Any] = {"xbar": (16, 16), "xbars_per_core": 40, "cores": 60, "mapping": "rows"}
+CHIP: dict[str, Any] = {"xbar": (16, 16), "xbars_per_core": 40, "cores": 60, "mapping": "rows", "knobs": {"share": 0.5}}
 MODEL = make_model(
     [
         node("Conv", "x w", "t", name="first", pads=[1, 1, 1, 1]),
