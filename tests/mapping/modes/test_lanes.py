@@ -1,6 +1,7 @@
 """Lanes: ranges of output lines of a layer that have cores of their own."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -23,12 +24,14 @@ from raptor.graph.window import Window
 from raptor.mapping.decision import Decision, LineUnfolding, Range
 from raptor.mapping.evaluation.cell_layout import CellLayout, PlacedCell
 from raptor.mapping.evaluation.evaluate import evaluate
+from raptor.mapping.evaluation.node_work import NodeWork, StepNeed
+from raptor.mapping.evaluation.work_schedule import schedule_work
 from raptor.mapping.knobs import DEFAULT_KNOBS
 from raptor.mapping.mapping_file import make_mapping_file
 from raptor.mapping.modes.line_plans import MOST_LANES
-from raptor.mapping.modes.line_unfolding import cut_bands
+from raptor.mapping.modes.line_unfolding import count_lane_bands, cut_bands
 from raptor.mapping.modes.plan_cache import plan_layers
-from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE
+from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, list_orders, measure_times
 from raptor.mapping.strategies import STRATEGIES, rows_strategy
 from raptor.options import ChipOptions
 from raptor.target.arch import Target, load_chip
@@ -183,6 +186,23 @@ def test_bands_of_lanes() -> None:
     assert isinstance(window, Window)
     lines = [[band.lines[0] for band, _ in cut_bands(window, 1, clipped=False, lane=lane)] for lane in ((0, 3), (3, 8))]
     assert lines == [[0, 1, 2, 3], [2, 3, 4, 5, 6, 7]]
+    sums = Counter[int]()
+    for (_, outs), count in count_lane_bands(window, 1, clipped=False, lane=(3, 8)).items():
+        sums[outs] += count
+    assert sums == {1: 1, 2: 2, 3: 3}
+
+
+def test_a_lane_works_when_its_lines_arrive() -> None:
+    """A core makes 8 lines of 100 ns; two cores read 4 of them each, 100 ns for a line."""
+    made = NodeWork("lines", 0, 8)
+    made.compute_ns[9] = 800
+    read = NodeWork("lanes", 1, 8, [StepNeed(made, 1, 1, 0)], spans={0: (0, 4), 1: (4, 8)})
+    read.compute_ns[0] = read.compute_ns[1] = 400
+    steps = schedule_work([made, read], load_chip(ChipOptions(arch="bench", cores=10)), 8)
+    assert np.bincount(steps.core).tolist() == [8, 4, 4]
+    assert steps.work_ns.tolist() == [100.0] * 16
+    latency_ns, interval_ns = measure_times(steps, list_orders(steps, 0, 1)[0])
+    assert (latency_ns, interval_ns) == (900, 800)
 
 
 def test_plans_with_lanes_have_their_share_of_the_work() -> None:
@@ -190,12 +210,13 @@ def test_plans_with_lanes_have_their_share_of_the_work() -> None:
     arch = chip((32, 32), xbars_per_core=64, cores=60)
     graph = prepare_graph(load(FORMS["layers"]).graph, arch)
     (_, plans) = plan_layers(graph, arch, replace(DEFAULT_KNOBS, lanes=MOST_LANES)).values()
-    halves = [plan for plan in plans if plan.grid.lanes == ((0, 4), (4, 8)) and plan.grid.height == 1]
-    assert halves
-    for plan in halves:
-        whole = next(p for p in plans if p.grid == replace(plan.grid, lanes=()))
-        assert (plan.cores, plan.xbars) == (2 * whole.cores, whole.xbars)
-        assert plan.core_ns == pytest.approx(5 / 8 * whole.core_ns)
+    for lanes in ((0, 4), (4, 8)), ((0, 2), (2, 5), (5, 8)):
+        cut = [plan for plan in plans if plan.grid.lanes == lanes and plan.grid.height == 1]
+        assert cut
+        for plan in cut:
+            whole = next(p for p in plans if p.grid == replace(plan.grid, lanes=()))
+            assert (plan.cores, plan.xbars) == (len(lanes) * whole.cores, whole.xbars)
+            assert plan.core_ns == pytest.approx(5 / 8 * whole.core_ns)
     assert {len(plan.grid.lanes) for plan in plans} == {0, 2, 3, 4, 8}
     assert all(not plan.grid.lanes for plan in plan_layers(graph, arch, DEFAULT_KNOBS)["y"])
 
