@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import product
 
+import numpy as np
+
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.graph.zero_weights import has_weights
@@ -24,6 +26,7 @@ from raptor.mapping.modes.line_unfolding import (
     block_shape,
     count_bands,
     count_blocks,
+    count_lane_outs,
     cut_bands,
     distinct_segments,
     input_columns,
@@ -150,14 +153,19 @@ def cut_into_lanes(window: Window, plans: Iterable[LayerPlan]) -> Iterator[Layer
     A lane reads the lines around it, too, so its work is estimated as its share of the bands of input lines.
     """
     for plan in plans:
-        grid = plan.grid
-        bands = len(cut_bands(window, grid.height, clipped=grid.clipped))
-        for lanes in split_evenly((0, window.out_lines), MOST_LANES):
-            if len(lanes) == 1 or not bands:
-                continue
-            found = (len(cut_bands(window, grid.height, clipped=grid.clipped, lane=lane)) for lane in lanes)
-            cut = replace(plan, grid=replace(grid, lanes=lanes))
-            yield cut.scaled(max(found) / bands)
+        for lanes, share in _lane_shares(window, plan.grid.height, clipped=plan.grid.clipped):
+            yield plan.scaled(share, replace(plan.grid, lanes=lanes))
+
+
+@lru_cache(maxsize=1024)
+def _lane_shares(window: Window, height: int, *, clipped: bool) -> tuple[tuple[tuple[Range, ...], float], ...]:
+    """Returns ways to cut the output lines into lanes, each with the largest share of the bands that a lane reads."""
+    bands = len(cut_bands(window, height, clipped=clipped))
+    ways = (lanes for lanes in split_evenly((0, window.out_lines), MOST_LANES) if len(lanes) > 1)
+    return tuple(
+        (lanes, max(np.count_nonzero(count_lane_outs(window, height, lane, clipped=clipped)) for lane in lanes) / bands)
+        for lanes in (ways if bands else ())
+    )
 
 
 def _saves_products(operator: Filter, parts: ChannelRanges, arch: Target, grid: LineGrid) -> bool:

@@ -333,21 +333,34 @@ def cut_bands(
     Bands of equal shape share their matrices. clipped: bands are multiplied for output lines of the image only. lane:
     range of output lines, if not all are of interest.
     """
-    found = tuple(_bands(window, height, clipped=clipped))
-    return found if lane is None else tuple(x for x in found if _count_outs(window, x[0], lane))
+    if lane is None:
+        return tuple(_bands(window, height, clipped=clipped))
+    counts = count_lane_outs(window, height, lane, clipped=clipped)
+    found = zip(cut_bands(window, height, clipped=clipped), counts.tolist(), strict=True)
+    return tuple(each for each, count in found if count)
 
 
 @lru_cache(maxsize=1024)
 def count_lane_bands(window: Window, height: int, *, clipped: bool, lane: Range) -> Mapping[tuple[BandShape, int], int]:
     """Returns the number of bands of each shape by the number of their output lines that are in a lane."""
-    found = cut_bands(window, height, clipped=clipped, lane=lane)
-    return Counter((shape, _count_outs(window, band, lane)) for band, shape in found)
+    counts = count_lane_outs(window, height, lane, clipped=clipped)
+    bands = zip(cut_bands(window, height, clipped=clipped), counts.tolist(), strict=True)
+    return Counter((shape, count) for (_, shape), count in bands if count)
 
 
-def _count_outs(window: Window, band: LineBand, lane: Range) -> int:
-    """Returns the number of output lines of a band that are in a lane."""
-    inside = (out for out in band.outs if _is_inside(window, out))
-    return sum(lane[0] <= int(np.ravel_multi_index(out, window.out_dims[:-1])) < lane[1] for out in inside)
+def count_lane_outs(window: Window, height: int, lane: Range, *, clipped: bool) -> Ints:
+    """Returns, for each band of `cut_bands`, the number of its output lines that are in a lane."""
+    lines, band, bands = _number_band_outs(window, height, clipped=clipped)
+    return np.bincount(band[(lane[0] <= lines) & (lines < lane[1])], minlength=bands)
+
+
+@lru_cache(maxsize=1024)
+def _number_band_outs(window: Window, height: int, *, clipped: bool) -> tuple[Ints, Ints, int]:
+    """Returns the output lines of all bands, the number of the band of each one, and the number of bands."""
+    found = cut_bands(window, height, clipped=clipped)
+    pairs = [(out, n) for n, (band, _) in enumerate(found) for out in band.outs if _is_inside(window, out)]
+    outs = np.array([out for out, _ in pairs], np.int64).reshape(len(pairs), -1)
+    return np.ravel_multi_index(tuple(outs.T), window.out_dims[:-1]), np.array([n for _, n in pairs]), len(found)
 
 
 @lru_cache(maxsize=1024)

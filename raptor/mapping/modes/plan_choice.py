@@ -25,9 +25,9 @@ class LayerPlan:
     def cores(self) -> int:
         return self.grid.cores
 
-    def scaled(self, factor: float) -> "LayerPlan":
-        """Returns the plan with `factor` times all work."""
-        return LayerPlan(self.grid, self.xbars, factor * self.core_ns, factor * self.products_ns)
+    def scaled(self, factor: float, grid: LineGrid) -> "LayerPlan":
+        """Returns a plan with another grid, and `factor` times all work."""
+        return LayerPlan(grid, self.xbars, factor * self.core_ns, factor * self.products_ns)
 
     def weighted(self, products: float, correction: float = 1.0) -> "LayerPlan":
         """Returns the plan with `products` times the work of MVMs, and then `correction` times all work."""
