@@ -20,11 +20,11 @@ CHIP = {"cores": 20, "xbar": 256}
 EFFORT = 10
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "energy")
 LESS_TIME = (
-    *("neighbours x0", "neighbours x0, products x0.5", "products x4", "products x2", "products x0.5"),
+    *("neighbours x0", "neighbours x0, products x0.5", "8 lanes", "products x4", "products x2", "products x0.5"),
     *("90% of the cores", "80% of the cores", "steps of 10000 ns", "steps of 20000 ns", "steps of 40000 ns"),
 )
 MORE_SPEED = (
-    *("neighbours x1.1, steps of 3000 ns", "neighbours x0", "products x4", "products x2", "products x0.5"),
+    *("neighbours x1.1, steps of 3000 ns", "8 lanes", "neighbours x0", "products x4", "products x2", "products x0.5"),
     *("90% of the cores", "80% of the cores", "steps of 10000 ns", "steps of 20000 ns", "steps of 40000 ns"),
 )
 LESS_ENERGY = (

@@ -207,7 +207,7 @@ def test_it_is_refused_where_it_has_no_effect(model: Any, options: dict[str, Any
 @pytest.mark.parametrize("objective", [None, "throughput"])
 def test_stages_are_chosen_by_simulated_times(objective: Any, monkeypatch: pytest.MonkeyPatch):
     """The program is the best of those that are simulated, and the one without stages is the first of them."""
-    figures, options = list[float](), dict[str, Any](cores=100)
+    figures, options = list[float](), dict[str, Any](cores=50)
     options |= {"optimize": objective, "effort": 1} if objective else {}
     figure_of, model = stage_search.simulate_figure, models.build("lenet5", seed=0)
 
@@ -235,7 +235,7 @@ def test_nothing_is_simulated_where_no_stages_can_gain(monkeypatch: pytest.Monke
 
 def test_a_search_for_throughput_overlaps_samples(tmp_path: Path):
     """Stages are tried without the option, and the report says that outputs are late; one sample at once has none."""
-    model, search = models.build("lenet5", seed=0), dict[str, Any](cores=100, optimize="throughput", effort=1)
+    model, search = models.build("lenet5", seed=0), dict[str, Any](cores=50, optimize="throughput", effort=1)
     programs = [raptor.compile(model, overlap=most, **search) for most in (None, 1)]
     after_ns, before_ns = (program.simulate(mode="throughput").interval_ns or 0.0 for program in programs)
     assert after_ns < WORTH_STAGES * before_ns

@@ -161,11 +161,12 @@ def cut_into_lanes(window: Window, plans: Iterable[LayerPlan]) -> Iterator[Layer
 def _lane_shares(window: Window, height: int, *, clipped: bool) -> tuple[tuple[tuple[Range, ...], float], ...]:
     """Returns ways to cut the output lines into lanes, each with the largest share of the bands that a lane reads."""
     bands = len(cut_bands(window, height, clipped=clipped))
-    ways = (lanes for lanes in split_evenly((0, window.out_lines), MOST_LANES) if len(lanes) > 1)
-    return tuple(
-        (lanes, max(np.count_nonzero(count_lane_outs(window, height, lane, clipped=clipped)) for lane in lanes) / bands)
-        for lanes in (ways if bands else ())
-    )
+    found: list[tuple[tuple[Range, ...], float]] = []
+    for lanes in split_evenly((0, window.out_lines), MOST_LANES) if bands else ():
+        if len(lanes) > 1:
+            counts = (count_lane_outs(window, height, lane, clipped=clipped) for lane in lanes)
+            found.append((lanes, max(int(np.count_nonzero(count)) for count in counts) / bands))
+    return tuple(found)
 
 
 def _saves_products(operator: Filter, parts: ChannelRanges, arch: Target, grid: LineGrid) -> bool:

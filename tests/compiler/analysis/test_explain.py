@@ -232,14 +232,19 @@ def test_layers_between_attentions_are_chosen_together(tmp_path: Path):
 
 
 def test_what_binds(explained: Mapping[str, MappingExplanation]):
-    """In one mapping one core does nearly all work, in the other no part is full, and loads exceed its work."""
+    """In one mapping one core does nearly all work, in the other the port is full."""
     found = explained["raptor"]
     conv1 = found.layers[0].products_ns / found.bounds.busiest
     assert found.bounds.node == found.layers[0].node == "conv1"
     assert 0.5 < conv1 < found.bounds.node_share < 1.1 * conv1
     assert found.binds.startswith(f"Core 0 ({found.bounds.node_share:.0%} of it for conv1) binds: it works 100%")
-    fullest = "Waiting binds: no part is full; the port of global memory, the fullest, is busy "
-    assert explained["rows"].binds.startswith(fullest)
+    assert explained["rows"].binds.startswith("The port of global memory binds: it is busy 9")
+
+
+def test_waiting_binds_where_no_part_is_full(tmp_path: Path):
+    """Each step of an LSTM waits for the one before it."""
+    binds = explain(_compiled(models.build("lstm", seed=0), tmp_path / "out")).binds
+    assert re.match(r"Waiting binds: no part is full; core \d+ \(100% of it for lstm\), the fullest, works \d+%", binds)
 
 
 def test_the_port_binds_if_each_step_loads_and_stores(tmp_path: Path):

@@ -202,7 +202,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("repair")
     training, test = load_images()
     np.savez(made / "data.npz", image=training.pixels[:20])
-    np.savez(made / "test.npz", x=test.pixels[:60], y=test.digits[:60])
+    np.savez(made / "test.npz", x=test.pixels[:200], y=test.digits[:200])
     raptor.quantize(MODEL, data=made / "data.npz", per_channel=True).save(made / "digits.onnx")
     raptor.compile(made / "digits.onnx", xbar=128, cores=64, cell_bits=4, trimmable=True, xbars_per_core=6).save(
         made / "out"
