@@ -1,8 +1,9 @@
 """Pass that lets constants stay in local memory: what is the same for every sample is done once, after power-up.
 
-A step is constant if it loads a constant, or computes from constant buffers alone. Constant buffers that other steps
-read are resident: no other value gets their memory. So a core keeps as many constants as fit into its local memory
-beside the values of a sample; of those that do not fit, the ones go first that save the least time for their bytes.
+A step is constant if it loads a constant, or computes from constant buffers alone. A step that stands before the one
+that makes its operand is not, as it would find nothing there after power-up. Constant buffers that other steps read are
+resident: no other value gets their memory. So a core keeps as many constants as fit into its local memory beside the
+values of a sample; of those that do not fit, the ones go first that save the least time for their bytes.
 """
 
 from dataclasses import dataclass, replace
@@ -71,7 +72,7 @@ class ConstantSteps:
         has_operands[uses.step[reads]] = True
         plain = np.array([not form.operation.matrices for form in steps.forms.forms], np.bool_)
         plain &= ~steps.forms.of_class(LoadRows)
-        varying = np.isin(uses.buffer, core.states)
+        varying = np.isin(uses.buffer, core.states) | (reads & np.isin(uses.buffer, core.carried))
         local = plain[steps.form] & (steps.form >= len(TRANSFERS)) & has_operands
         allowed = local | _loads_of_constants(steps, memory)
         allowed[observed] = False

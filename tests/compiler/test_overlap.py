@@ -100,6 +100,28 @@ def test_slices_of_time_are_stages(model: Any, tmp_path: Path, slice_ns: float, 
     assert not [finding for finding in check(folder) if finding.severity.value != "note"]
 
 
+def test_a_constant_that_is_read_before_it_is_made(tmp_path: Path):
+    """Constants stay: what computes from one of a later stage must not run after power-up, where nothing is there."""
+    constants: dict[str, Any] = {"scale": np.float32(1 / 64), "zero": np.uint8(128), "zero8": np.int8(0)}
+    constants["k"] = np.arange(-96, 96, 12, dtype=np.int8).reshape(1, 4, 1, 4)
+    codes = [("x", "a"), ("b", "c"), ("d", "e")]
+    first, second, third = (
+        [
+            node("QuantizeLinear", f"{given} scale zero", f"{to}.q", name=f"{to}.q"),
+            node("DequantizeLinear", f"{to}.q scale zero", to, name=to),
+        ]
+        for given, to in codes
+    )
+    pool = node("AveragePool", "a", "b", kernel_shape=[3, 1], pads=[1, 0, 1, 0], name="b")
+    added = [node("DequantizeLinear", "k scale zero8", "real", name="real"), node("Add", "c real", "d", name="d")]
+    nodes = [*first, pool, *second, *added, *third]
+    chain = make_model(nodes, {"x": (1, 4, 5, 4)}, ["e"], constants, opset=21, ir_version=10)
+    program = with_stages(chain, tmp_path, 3_000.0, method="slices", cores=8, resident_constants=True)
+    folder = saved(program, tmp_path / "out")
+    assert delays_of(folder) == [{"output": "e", "passes": 2}]
+    assert validate(folder, samples=6).verdict == "pass"
+
+
 def test_outputs_that_share_a_part_have_one_delay(tmp_path: Path):
     """The first layer is an output, and a part of another one whose other part is made much later."""
     layers = [node("Conv", f"t{k} w", f"t{k + 1}", pads=[1, 1, 1, 1], name=f"layer{k}") for k in range(12)]

@@ -33,6 +33,7 @@ from raptor.mapping.modes.line_unfolding import (
     LineMatrix,
     block_shape,
     count_blocks,
+    count_inside,
     cut_bands,
     cut_line_blocks,
     distinct_segments,
@@ -177,6 +178,9 @@ def test_blocks_are_counted_as_they_are_made(window: Window, pixels: int, pieces
             found[block_shape(window, block)] += alike
         assert found == wanted
         assert [b for b, _ in counted[:1] + counted[-1:]] == list(made[:1] + made[-1:])
+        inside = count_inside(window, segment, pixels, outputs, clipped=clipped)
+        own = [sum(segment[0] <= out < segment[1] for out in block.outs) for block in made]
+        assert np.array(inside).reshape(-1, 2).sum(axis=0).tolist() == [sum(own), sum(map(bool, own))]
         shapes[segment] = frozenset(wanted.items())
     assert set(shapes.values()) == {shapes[segment] for segment in chosen}
 

@@ -18,6 +18,7 @@ from raptor.mapping.modes.line_unfolding import (
     block_shape,
     count_bands,
     count_blocks,
+    count_inside,
     count_lane_bands,
     cut_bands,
     find_summed_groups,
@@ -80,16 +81,16 @@ class _LineLayer:
         """Returns the products of blocks of `pixels` pixels."""
         grid, window, columns = self.chosen.grid, self.operator.window, self.chip.outputs_per_xbar
         blocks = count_blocks(window, cols, pixels, grid.outputs, clipped=grid.clipped)
+        own = count_inside(window, cols, pixels, grid.outputs, clipped=grid.clipped)
         if not blocks:
             return None
         products_ns, crossbars, shapes, terms, runs = 0.0, 0, set[object](), 0, 0
         for (band, outs), count in self.bands(lane).items():
-            for block, alike in blocks:
+            for (block, alike), (inside, within) in zip(blocks, own, strict=True):
                 side = -(-len(band.outs) * len(block.outs) * width // columns)
                 products_ns += alike * count * (mvmul_ns(self.chip, side) + ISSUE_NS)
-                inside = sum(cols[0] <= out < cols[1] for out in block.outs)
-                terms += alike * count * outs * inside
-                runs += alike * count * outs * (inside > 0)
+                terms += count * outs * inside
+                runs += count * outs * within
                 shape = band, block_shape(window, block)
                 crossbars += 0 if shape in shapes else side
                 shapes.add(shape)

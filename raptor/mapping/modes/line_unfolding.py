@@ -265,6 +265,26 @@ def _representatives(count: int, inside: Range, step: int, modulus: int) -> Iter
 
 
 @lru_cache(maxsize=4096)
+def count_inside(
+    window: Window, outs: Range, pixels: int, outputs: int, *, clipped: bool
+) -> tuple[tuple[int, int], ...]:
+    """Returns, for each block of `count_blocks` and all that it stands for, two numbers.
+
+    The first is of their outputs that are among `outs`, the second of blocks that have such an output. Blocks of equal
+    shape differ there: near the ends of `outs`, some of their outputs belong to another core.
+    """
+    axis, found = window_axis(window, -1), list[tuple[int, int]]()
+    step, modulus = (outputs * axis.stride, axis.spread) if outputs else (pixels * axis.spread, axis.stride)
+    # From one of these blocks to the next, which begins at the same place between outputs, or between inputs.
+    apart = outputs * (modulus // math.gcd(step, modulus)) if outputs else step // math.gcd(step, modulus)
+    for block, alike in count_blocks(window, outs, pixels, outputs, clipped=clipped):
+        made = np.array(block.outs, np.int64)[:, None] + apart * np.arange(alike)
+        inside = (outs[0] <= made) & (made < outs[1])
+        found.append((int(inside.sum()), int(inside.any(axis=0).sum())))
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
 def distinct_segments(window: Window, cols: tuple[Range, ...], pixels: int) -> tuple[Range, ...]:
     """Returns one column segment of each kind whose blocks may have a different shape.
 
