@@ -69,14 +69,20 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := [name for name in args.forms if name not in FORMS]:
         parser.error(f"no form {unknown[0]!r}; there are: {', '.join(FORMS)}")
-    training, test = load_images()
+    _, test = load_images()
     test = DigitImages(test.pixels[: args.images], test.digits[: args.images])
     chip = None if args.no_streams else {"xbar": args.xbar, "cores": args.cores}
     with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "calibration.npz"
-        np.savez(data, image=training.pixels[:CALIBRATION])
+        data = write_calibration(Path(folder))
         rows = [measure_form(name, data, test, chip, Path(folder)) for name in args.forms or FORMS]
     show(rows, len(test.digits))
+
+
+def write_calibration(folder: Path) -> Path:
+    """Writes the images that give ranges of activations: the first of those for training. Returns their file."""
+    training, _ = load_images()
+    np.savez(folder / "calibration.npz", image=training.pixels[:CALIBRATION])
+    return folder / "calibration.npz"
 
 
 def measure_form(

@@ -83,13 +83,18 @@ FORMS: Mapping[str, NetworkForm] = {
     "mixed": NetworkForm("given", mixed=True, devices=MILO),
     "mixed, trained": NetworkForm("trained", mixed=True, devices=MILO),
 }
+TABLE = (
+    *("int8", "int8, equalised", "int8, equalised, trimmed", "int8, trained", "int4, trained"),
+    *("int8, after a year", "int8, trained, after a year", "int8, trained by AIHWKit-Lightning"),
+)
+"""Rows of the table of the digits."""
 BUDGET = {"latency": 0.8}
 """Largest latency with the policy, relative to the latency with 8 bits everywhere."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--forms", nargs="*", default=[*FORMS], choices=FORMS, help="rows to measure")
+    parser.add_argument("--forms", nargs="*", default=[*TABLE], choices=FORMS, help="rows to measure")
     parser.add_argument("--chips", type=int, default=10, help="chips of each device and seed")
     parser.add_argument("--seeds", type=int, default=3, help="trainings")
     parser.add_argument("--epochs", type=int, default=300, help="of a training")
