@@ -104,8 +104,8 @@ bench: $(READY)  ## time and memory of compile and validate by both mappings, be
 	$(BIN)/python -m benchmarks.speed.command_times
 	$(BIN)/python -m benchmarks.speed.integer_programs
 
-bench-accuracy: $(READY)  ## accuracy of the trained network in each form of quantisation, by onnxruntime and by streams
-	$(BIN)/python -m benchmarks.correctness.accuracy
+bench-accuracy: $(READY)  ## accuracy of the trained network in each form of quantisation, by onnxruntime and by streams; STORE=1 stores it
+	$(BIN)/python -m benchmarks.correctness.accuracy $(call stored,quantisation-accuracy)
 
 bench-analog: $(READY)  ## accuracy of the trained network on crossbars with converters and errors of cells: the tables of docs/how-to/analog.md; STORE=1 stores them
 	$(BIN)/python -m benchmarks.correctness.analog $(if $(STORE),--plot docs/images) $(call stored,analog-devices analog-rows-binary analog-rows analog-drift analog-ranges analog-cuts)
