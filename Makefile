@@ -108,7 +108,7 @@ bench-accuracy: $(READY)  ## accuracy of the trained network in each form of qua
 	$(BIN)/python -m benchmarks.correctness.accuracy $(call stored,quantisation-accuracy)
 
 bench-analog: $(READY)  ## accuracy of the trained network on crossbars with converters and errors of cells: the tables of docs/how-to/analog.md; STORE=1 stores them
-	$(BIN)/python -m benchmarks.correctness.analog $(if $(STORE),--plot docs/images) $(call stored,analog-devices analog-rows-binary analog-rows analog-drift analog-ranges analog-cuts)
+	$(BIN)/python -m benchmarks.correctness.analog $(call stored,analog-devices analog-rows-binary analog-rows - analog-ranges analog-cuts)
 
 bench-defects: $(READY)  ## accuracy and yield of the trained network on chips with stuck cells, latency with dead cores: the tables of docs/how-to/defects.md; STORE=1 stores them
 	$(BIN)/python -m benchmarks.correctness.defects $(call stored,defects-stuck defects-dead)
