@@ -104,8 +104,8 @@ bench: $(READY)  ## time and memory of compile and validate by both mappings, be
 	$(BIN)/python -m benchmarks.speed.command_times
 	$(BIN)/python -m benchmarks.speed.integer_programs
 
-bench-accuracy: $(READY)  ## accuracy of the trained network in each form of quantisation, by onnxruntime and by streams
-	$(BIN)/python -m benchmarks.correctness.accuracy
+bench-accuracy: $(READY)  ## accuracy of the trained network in each form of quantisation, by onnxruntime and by streams; STORE=1 stores it
+	$(BIN)/python -m benchmarks.correctness.accuracy $(call stored,quantisation-accuracy)
 
 bench-analog: $(READY)  ## accuracy of the trained network on crossbars with converters and errors of cells: the tables of docs/how-to/analog.md; STORE=1 stores them
 	$(BIN)/python -m benchmarks.correctness.analog $(call stored,analog-devices analog-rows-binary analog-rows - analog-ranges analog-cuts)
@@ -116,13 +116,12 @@ bench-defects: $(READY)  ## accuracy and yield of the trained network on chips w
 bench-yield: $(READY)  ## yield of 1000 chips by three methods, and the minutes: the table of docs/how-to/defects.md; STORE=1 stores it
 	$(BIN)/python -m benchmarks.correctness.chip_yield $(call stored,yield)
 
-bench-hardened: $(READY)  ## accuracy on chips of the network as given, equalised, trimmed and trained (needs PyTorch): the table of docs/how-to/harden.md; STORE=1 stores it
-	$(BIN)/python -m benchmarks.correctness.hardened $(call stored,hardened-digits)
+bench-hardened: $(READY)  ## accuracy on chips of the network as given, equalised, trimmed and trained (needs PyTorch, and aihwkit-lightning for a row): the table of docs/how-to/harden.md; HARDENED="--folder KEPT"; STORE=1 stores it
+	$(BIN)/python -m benchmarks.correctness.hardened $(HARDENED) $(call stored,hardened-digits)
 
-bench-fashion: $(READY)  ## the same of LeNet-5 with Fashion-MNIST (Debian: dataset-fashion-mnist), with all 10,000 test images; FASHION=FOLDER of its files; STORE=1 stores it
+bench-fashion: $(READY)  ## the same of LeNet-5 with Fashion-MNIST (Debian: dataset-fashion-mnist), with all 10,000 test images; FASHION=FOLDER of its files, HARDENED="--chips 3"; STORE=1 stores it
 	$(BIN)/python -m benchmarks.correctness.hardened --data fashion-mnist --source $(FASHION) --network lenet5 --epochs 4 \
-		--devices reram-milo \
-		--forms "int8" "int8, equalised, trimmed" "int8, trained" "int8, trained, trimmed" $(call stored,hardened-fashion)
+		--devices reram-milo --forms "int8, equalised, trimmed" "int8, trained" $(HARDENED) $(call stored,hardened-fashion)
 
 bench-pruned: $(READY)  ## crossbars, time, energy and accuracy of the trained network with tiles of zeros (needs PyTorch): the table of docs/how-to/sparsity.md; STORE=1 stores it
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.correctness.pruned $(call stored,pruned-digits)

@@ -1,6 +1,7 @@
 """Compare samplers of studies with random search.
 
-    python -m benchmarks.search.samplers QUESTION FOLDER [--plot FILE.svg]
+    python -m benchmarks.search.samplers QUESTION FOLDER [--plot FILE.svg] \
+        | python -m benchmarks.tables.store_tables samplers-QUESTION
 
 Two questions, each with all points of its grid evaluated once: a study in FOLDER, which goes on where it was stopped.
 Then every sampler, and an estimator, play with ten seeds, and are answered from these results. A budget is a number of
@@ -16,8 +17,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.table import Table
 
 import models
 import raptor
@@ -101,9 +100,8 @@ def main() -> None:
     study = prepare_study(question, given.folder)
     known = {digest_values(o.trial.point): o for o in study_driver.run_study(study)}
     best = pareto_front(study, list(known.values()))
-    console = Console()
     feasible = sum(o.is_feasible for o in known.values())
-    console.print(f"{len(known)} points, {feasible} with figures, {len(best)} on the front")
+    print(f"{len(known)} points, {feasible} with figures, {len(best)} on the front\n")
     measured = FrontMeasure(study, best)
     budget = max(question.budgets)
     curves = {
@@ -111,8 +109,8 @@ def main() -> None:
         for sampler in SAMPLERS
     }
     points = list(known.values())
-    curves["boosting"] = np.array([list(play_boosting(study, points, measured, seed, budget)) for seed in SEEDS])
-    console.print(make_table(curves, question.budgets))
+    curves["(boosting)"] = np.array([list(play_boosting(study, points, measured, seed, budget)) for seed in SEEDS])
+    print_table(curves, question.budgets)
     if given.plot:
         draw_curves(curves, given.plot)
 
@@ -205,15 +203,13 @@ def select_promising(known: Floats, guessed: Floats, count: int) -> list[int]:
     return chosen
 
 
-def make_table(curves: Mapping[str, Floats], budgets: Sequence[int]) -> Table:
-    """Makes a table of means and standard deviations over the seeds, in percent."""
-    found = Table(box=None, title="Hypervolume, % of that of the whole grid: mean and standard deviation of ten seeds")
-    for name in ("points", *curves):
-        found.add_column(name, justify="right")
+def print_table(curves: Mapping[str, Floats], budgets: Sequence[int]) -> None:
+    """Prints a table of means and standard deviations over the seeds, in percent."""
+    print("|", " | ".join(("different points", *curves)), "|")
+    print("|---:" + "|---" * len(curves) + "|")
     for budget in budgets:
         cells = [100 * values[:, budget - 1] for values in curves.values()]
-        found.add_row(str(budget), *(f"{c.mean():.1f} +- {c.std(ddof=1):.1f}" for c in cells))
-    return found
+        print("|", " | ".join((str(budget), *(f"{c.mean():.1f} ± {c.std(ddof=1):.1f}" for c in cells))), "|")
 
 
 def draw_curves(curves: Mapping[str, Floats], path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.correctness import analog, defects, hardened, pruned
+from benchmarks.correctness import accuracy, analog, defects, hardened, pruned
 from benchmarks.search import component_studies, samplers
 from models.trained import load_images
 from tests.paths import ROOT
@@ -31,11 +31,13 @@ def write_hardened(folder: Path) -> None:
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {
+    "accuracy": accuracy.write_calibration,
     "analog": lambda folder: analog.write_images(folder, 600),
     "defects": lambda folder: defects.quantise_digits(folder, 600),
     "hardened": write_hardened,
     "pruned": pruned.write_samples,
 }
+STUDIES = (component_studies, samplers)
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -43,14 +45,24 @@ def test_no_image_of_a_test_is_in_another_file(name: str, tmp_path: Path) -> Non
     WRITERS[name](tmp_path)
     training, test = ({image.tobytes() for image in part.pixels} for part in load_images())
     found = {file.name: find_images(file) for file in tmp_path.glob("*.npz")}
-    assert found.pop("test.npz") == test
+    assert found.pop("test.npz", test) == test
     assert found
     for file, images in found.items():
         assert images <= training, file
         assert not images & test, file
 
 
-@pytest.mark.parametrize("script", [component_studies, samplers])
+def test_every_script_that_reads_images_is_judged_here() -> None:
+    readers = {
+        path.stem
+        for path in (ROOT / "benchmarks").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and {"load_images", "DATASETS"} & {name.name for name in node.names}
+    }
+    assert readers == {*WRITERS, *(script.__name__.rpartition(".")[2] for script in STUDIES)}
+
+
+@pytest.mark.parametrize("script", STUDIES)
 def test_studies_choose_and_calibrate_with_images_for_training(script: Any, tmp_path: Path) -> None:
     script.write_digits(tmp_path)
     training, test = ({image.tobytes() for image in part.pixels} for part in load_images())
