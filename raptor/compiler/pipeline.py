@@ -40,6 +40,7 @@ from raptor.transforms.channels.order_channels import order_channels
 from raptor.transforms.channels.select_channels import select_channels, verify_channels
 from raptor.transforms.choose_recipes import RequantMethod, choose_recipes, verify_graph
 from raptor.transforms.compose_gathers import compose_gathers
+from raptor.transforms.fold_gains import fold_gains
 from raptor.transforms.fold_relu import fold_relu
 from raptor.transforms.fold_space_to_depth import fold_space_to_depth
 from raptor.transforms.fuse_horizontally import fuse_horizontally
@@ -47,6 +48,7 @@ from raptor.transforms.fuse_parallel_branches import fuse_parallel_branches
 from raptor.transforms.lay_out_free_tensors import lay_out_free_tensors
 from raptor.transforms.lay_out_matmuls import lay_out_matmuls
 from raptor.transforms.lift_to_2d import lift_to_2d
+from raptor.transforms.narrow_sums import narrow_sums
 from raptor.transforms.reduce_in_place import reduce_in_place
 from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.split_rows import split_rows
@@ -77,10 +79,10 @@ LAYOUT_REWRITES: tuple[Callable[[Graph], Graph], ...] = (
 """Rewrites that lay tensors out for streaming; without streaming, they leave the graph as it is."""
 
 PASSES: tuple[Callable[..., object], ...] = (
-    *(drop_dead_channels, order_channels, fold_relu, choose_recipes),
+    *(fold_gains, drop_dead_channels, order_channels, fold_relu, choose_recipes),
     *(choose_branches, fuse_parallel_branches, join_steps, choose_units, use_vector_unit),
     *(*LAYOUT_REWRITES, drop_dead_features),
-    *(choose_turning, turn_images, choose_fusion, fuse_horizontally, compose_gathers, map),
+    *(choose_turning, turn_images, choose_fusion, fuse_horizontally, compose_gathers, narrow_sums, map),
     *(spatial.refine, spatial.choose_placement, spatial.choose_order),
     *(spatial.partition, spatial.place_cores, spatial.schedule),
     *(
@@ -147,6 +149,7 @@ def prepare_graph(
 def simplify_channels(graph: Graph, arch: Target, *, driver: Driver | None = None) -> Graph:
     """Returns the graph without dead channels, and with the others in the order that leaves most matrices of zeros."""
     run = (driver or Driver(verified=False)).run
+    graph = run(fold_gains, verify_graph, graph)
     graph = run(drop_dead_channels, verify_channels, graph, arch).graph
     return run(order_channels, verify_channels, graph, arch).graph
 
@@ -192,6 +195,7 @@ def _map(graph: Graph, timed: Target, mapper: MappingState, driver: Driver) -> M
     rewrites = run(choose_fusion, None, graph, timed, mapper, rewrites)
     graph = run(fuse_horizontally, verify_graph, graph, rewrites)
     graph = run(_if_streaming(compose_gathers, graph, rewrites), verify_graph, graph)
+    graph = run(_if_streaming(narrow_sums, graph, rewrites), verify_graph, graph)
     found = run(map, None, graph, timed, mapper, rewrites)
     label = mapper.source.label if isinstance(mapper.source, StoredDecision) else ""
     return MappedGraph(graph, found.decision, label, found.first)

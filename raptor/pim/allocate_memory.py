@@ -7,6 +7,7 @@ import numpy as np
 
 from raptor.common.errors import CapacityError
 from raptor.common.option_spelling import spell_option
+from raptor.pim.drop_copies import drop_copies
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.pim.step_columns import OPERAND, RESULT, BufferTable, Ints, encode_type
 from raptor.spatial.operations import Vector
@@ -60,8 +61,9 @@ def reuse_operands(program: PimProgram) -> PimProgram:
     """Returns the program with element-wise operations that overwrite an operand (destination passing).
 
     The operand must have as many elements as the result, of the same type, and not be read again. Resident buffers
-    are neither.
+    are neither. A copy that has both in one buffer is dropped (`drop_copies`).
     """
+    program = drop_copies(program)
     return replace(program, cores={i: _reuse_on_core(core) for i, core in program.cores.items()})
 
 
