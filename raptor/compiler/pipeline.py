@@ -48,6 +48,7 @@ from raptor.transforms.fuse_parallel_branches import fuse_parallel_branches
 from raptor.transforms.lay_out_free_tensors import lay_out_free_tensors
 from raptor.transforms.lay_out_matmuls import lay_out_matmuls
 from raptor.transforms.lift_to_2d import lift_to_2d
+from raptor.transforms.multiply_moved import multiply_moved
 from raptor.transforms.narrow_sums import narrow_sums
 from raptor.transforms.reduce_in_place import reduce_in_place
 from raptor.transforms.rewrite_choices import RewriteChoice
@@ -81,8 +82,8 @@ LAYOUT_REWRITES: tuple[Callable[[Graph], Graph], ...] = (
 PASSES: tuple[Callable[..., object], ...] = (
     *(fold_gains, drop_dead_channels, order_channels, fold_relu, choose_recipes),
     *(choose_branches, fuse_parallel_branches, join_steps, choose_units, use_vector_unit),
-    *(*LAYOUT_REWRITES, drop_dead_features),
-    *(choose_turning, turn_images, choose_fusion, fuse_horizontally, compose_gathers, narrow_sums, map),
+    *(*LAYOUT_REWRITES, drop_dead_features, multiply_moved, narrow_sums),
+    *(choose_turning, turn_images, choose_fusion, fuse_horizontally, compose_gathers, map),
     *(spatial.refine, spatial.choose_placement, spatial.choose_order),
     *(spatial.partition, spatial.place_cores, spatial.schedule),
     *(
@@ -190,12 +191,14 @@ def _map(graph: Graph, timed: Target, mapper: MappingState, driver: Driver) -> M
         graph = run(_if_streaming(rewrite, graph, rewrites), verify_graph, graph)
     dropped = drop_dead_features if rewrites.streaming else returning(drop_dead_features, select_channels(graph, {}))
     graph = run(dropped, verify_channels, graph, timed).graph
+    multiplied = multiply_moved if rewrites.streaming else returning(multiply_moved, graph)
+    graph = run(multiplied, verify_graph, graph, timed)
+    graph = run(_if_streaming(narrow_sums, graph, rewrites), verify_graph, graph)
     rewrites = run(choose_turning, None, graph, timed, mapper, rewrites)
     graph = run(turn_images, verify_graph, graph, rewrites)
     rewrites = run(choose_fusion, None, graph, timed, mapper, rewrites)
     graph = run(fuse_horizontally, verify_graph, graph, rewrites)
     graph = run(_if_streaming(compose_gathers, graph, rewrites), verify_graph, graph)
-    graph = run(_if_streaming(narrow_sums, graph, rewrites), verify_graph, graph)
     found = run(map, None, graph, timed, mapper, rewrites)
     label = mapper.source.label if isinstance(mapper.source, StoredDecision) else ""
     return MappedGraph(graph, found.decision, label, found.first)
