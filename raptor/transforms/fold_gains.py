@@ -20,7 +20,7 @@ Values = npt.NDArray[np.float64]
 def fold_gains(graph: Graph) -> Graph:
     """Returns the graph without products and sums with a constant of each channel that only layers of floats read.
 
-    A sum is folded if no such layer pads its input, and a bias is added to the result of each of them anyway.
+    Products with 1 and sums with 0 vanish, too, whatever reads them. A sum is folded if no such layer pads its input, and a bias is added to the result of each of them anyway.
     """
     folder = _Folder(graph, graph.readers(), {*graph.outputs, *graph.residency.state_outputs})
     for node in reversed(graph.nodes):
@@ -52,6 +52,9 @@ class _Folder:
 
     def fold(self, node: Node) -> None:
         """Folds a node into the layers that read its result, if it has a constant, and only layers read it."""
+        if node.output not in self.kept and self.is_neutral(node):
+            self.source[node.output] = node.inputs[0]
+            return
         values, layers = self.values(node), self.layers(node.output)
         if values is None or not layers:
             return
@@ -63,6 +66,16 @@ class _Folder:
         if all(made):
             self.changed |= {each.output: each for each in made if each}
             self.source[node.output] = node.inputs[0]
+
+    def is_neutral(self, node: Node) -> bool:
+        """Checks whether a node multiplies a tensor of floats by 1, or adds 0 to it."""
+        made, operator = self.graph.tensors[node.output], node.operator
+        if not isinstance(operator, Map) or made.element != MODELLED_FLOAT or len(node.inputs) != 1:
+            return False
+        neutral = {"mul": 1, "add": 0}.get(operator.function)
+        constants = [operand.pixels for operand in operator.operands if isinstance(operand, Constant)]
+        alike = self.graph.tensors[node.inputs[0]].image.has_layout_of(made.image)
+        return alike and len(constants) == 1 and bool((constants[0] == neutral).all())
 
     def values(self, node: Node) -> Values | None:
         """Returns the constant of each channel that a node multiplies a tensor of floats with, or adds to it."""
