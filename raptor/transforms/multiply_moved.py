@@ -5,6 +5,7 @@ core would move many short runs for that. The exchanged copy is a product, too: 
 the weights, on another core at the same time.
 """
 
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -39,7 +40,10 @@ class _Moved:
         return replace(self.layer.operator, weights=np.ascontiguousarray(columns))
 
     def computed_ns(self, arch: Target) -> float:
-        """Returns the time in ns in which a core makes the tensor of the result of the layer."""
+        """Returns the time in ns in which a core makes the tensor of the result of the layer; 0 if it is the result."""
+        channels = self.layer.operator.weights.shape[2] if isinstance(self.layer.operator, Filter) else 0
+        if np.array_equal(self.channel, np.arange(channels)) and not self.scaled:
+            return 0.0
         cuts = np.flatnonzero(np.diff(self.channel) != 1) + 1
         runs = np.diff([0, *cuts.tolist(), len(self.channel)]).tolist()
         return sum(copy_ns(arch, run) for run in runs) + self.scaled * vector_ns(arch, len(self.channel), 2)
@@ -48,27 +52,29 @@ class _Moved:
 def multiply_moved(graph: Graph, arch: Target) -> Graph:
     """Returns the graph with a layer for each tensor that takes longer to make of a result than by such a layer.
 
-    That takes a message with the input. Only where each layer makes one pixel, and there are cores for all matrices:
+    That takes a message with the input, or nothing, if the layer replaces the one before. Only where each layer makes one pixel, and there are cores for all matrices:
     one crossbar multiplies while others do.
     """
     layers = [node.operator for node in graph.nodes if isinstance(node.operator, Filter)]
     if not layers or not all(is_dense(layer) for layer in layers):
         return graph
     moved, kept = _find_moved(graph), {*graph.outputs, *graph.residency.state_outputs}
-    read = kept | {name for node in graph.nodes if node.output not in moved for name in node.inputs}
-    makers = {node.output: node for node in graph.nodes}
+    others = (n for n in graph.nodes if n.output not in moved or isinstance(n.operator, Filter))
+    read = kept | {name for node in others for name in node.inputs}
+    wanted = {node.output: moved[node.output] for node in graph.nodes if node.output in moved and node.output in read}
+    results = Counter(found.layer.output for found in wanted.values())
     chosen = {
         name: found.filter
-        for name, found in moved.items()
-        if name in read
-        and not isinstance(makers[name].operator, Filter | Rename)
-        and found.computed_ns(arch) > message_ns(arch, found.filter.in_channels)
+        for name, found in wanted.items()
+        if found.computed_ns(arch) > (results[found.layer.output] > 1) * message_ns(arch, found.filter.in_channels)
     }
-    if not chosen or sum(_count_matrices(layer, arch) for layer in (*layers, *chosen.values())) > arch.usable_cores:
+    matrices = sum(_count_matrices(layer, arch) for layer in (*layers, *chosen.values()))
+    if not chosen or matrices > arch.usable_cores:
         return graph
-    tensors = dict(graph.tensors)
-    nodes = [made for node in graph.nodes for made in _written(node, moved, chosen, tensors)]
-    return _without_unread(replace(graph, nodes=tuple(nodes), tensors=tensors), moved, kept)
+    alone = {moved[name].layer.output: name for name in chosen if results[moved[name].layer.output] == 1}
+    writer = _Writer(moved, chosen, alone, dict(graph.tensors))
+    nodes = tuple(made for node in graph.nodes for made in writer.nodes(node))
+    return _without_unread(replace(graph, nodes=nodes, tensors=writer.tensors), moved, kept)
 
 
 def _count_matrices(layer: Filter, arch: Target) -> int:
@@ -115,19 +121,38 @@ def _moved(graph: Graph, node: Node, given: list[_Moved | None]) -> _Moved | Non
             return None
 
 
-def _written(
-    node: Node, moved: Mapping[str, _Moved], chosen: Mapping[str, Filter], tensors: dict[str, Tensor]
-) -> Iterator[Node]:
-    """Yields a node, or the layer that makes its result, and a move into its image. Adds tensors to `tensors`."""
-    if node.output not in chosen:
-        yield node
-        return
-    layer, result, name = moved[node.output].layer, tensors[node.output], f"{node.output}.products"
-    image = Image((1, 1, result.image.elements), 2)
-    tensors[name] = replace(result, name=name, shape=image.shape, image=image, in_model=False)
-    yield replace(layer, operator=chosen[node.output], output=name)
-    places = np.arange(image.elements).reshape(result.image.pixels, result.image.channels)
-    yield Node(node.name, node.op_type, Move(places), (name,), node.output)
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes the nodes of the new graph, and its `tensors`. moved, chosen: tensors that new layers make.
+
+    alone: layers that a new one replaces, by name of the result; the new layer makes that under the same name.
+    """
+
+    moved: Mapping[str, _Moved]
+    chosen: Mapping[str, Filter]
+    alone: Mapping[str, str]
+    tensors: dict[str, Tensor]
+
+    def nodes(self, node: Node) -> Iterator[Node]:
+        """Yields a node, or for a chosen tensor the layer that makes it, and a move into its image."""
+        if node.output in self.alone:
+            yield self.layer(node, self.alone[node.output], node.output)
+        elif node.output in self.chosen:
+            layer, result = self.moved[node.output].layer, self.tensors[node.output]
+            name = layer.output
+            if name not in self.alone:
+                name = f"{node.output}.products"
+                yield self.layer(layer, node.output, name)
+            places = np.arange(result.image.elements).reshape(result.image.pixels, result.image.channels)
+            yield Node(node.name, node.op_type, Move(places), (name,), node.output)
+        else:
+            yield node
+
+    def layer(self, layer: Node, result: str, name: str) -> Node:
+        """Returns the layer that makes a chosen tensor `result`, as one pixel `name`. Adds that to the tensors."""
+        image = Image((1, 1, self.tensors[result].image.elements), 2)
+        self.tensors[name] = replace(self.tensors[result], name=name, shape=image.shape, image=image, in_model=False)
+        return replace(layer, operator=self.chosen[result], output=name)
 
 
 def _without_unread(graph: Graph, moved: Container[str], kept: Container[str]) -> Graph:
