@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.ir import Constant, Filter, Graph, Map, Node, Rename, Tensor
+from raptor.graph.ir import Constant, Filter, Graph, Map, Node, Rename
 from raptor.graph.window import cached_input_pixels
 from raptor.target.chip_elements import MODELLED_FLOAT
 
@@ -20,7 +20,8 @@ Values = npt.NDArray[np.float64]
 def fold_gains(graph: Graph) -> Graph:
     """Returns the graph without products and sums with a constant of each channel that only layers of floats read.
 
-    Products with 1 and sums with 0 vanish, too, whatever reads them. A sum is folded if no such layer pads its input, and a bias is added to the result of each of them anyway.
+    Products with 1 and sums with 0 vanish, too, whatever reads them. A sum is folded if no such layer pads its input,
+    and a bias is added to the result of each of them anyway.
     """
     folder = _Folder(graph, graph.readers(), {*graph.outputs, *graph.residency.state_outputs})
     for node in reversed(graph.nodes):
@@ -128,5 +129,7 @@ class _Folder:
         if before is None or not isinstance(found.operator, Map) or found.operator.function != "add":
             return None
         pixels = (before + sum(biases @ weights for weights in filter_.weights)).astype(np.float32)
-        operands = tuple(Constant(pixels[None, None]) if isinstance(o, Constant) else o for o in found.operator.operands)
+        operands = tuple(
+            Constant(pixels[None, None]) if isinstance(o, Constant) else o for o in found.operator.operands
+        )
         return replace(found, operator=replace(found.operator, operands=operands))

@@ -52,8 +52,8 @@ class _Moved:
 def multiply_moved(graph: Graph, arch: Target) -> Graph:
     """Returns the graph with a layer for each tensor that takes longer to make of a result than by such a layer.
 
-    That takes a message with the input, or nothing, if the layer replaces the one before. Only where each layer makes one pixel, and there are cores for all matrices:
-    one crossbar multiplies while others do.
+    That takes a message with the input, or nothing, if the layer replaces the one before. Only where each layer makes
+    one pixel, and there are cores for all matrices: one crossbar multiplies while others do.
     """
     layers = [node.operator for node in graph.nodes if isinstance(node.operator, Filter)]
     if not layers or not all(is_dense(layer) for layer in layers):
@@ -112,9 +112,11 @@ def _moved(graph: Graph, node: Node, given: list[_Moved | None]) -> _Moved | Non
             if (places < 0).any():
                 return None
             return _Moved(whole[0].layer, channel[places], factor[places], scaled)
-        case Map("mul", operands) if len(whole) == 1 and (constants := [o for o in operands if isinstance(o, Constant)]):
-            image = graph.tensors[node.output].image
-            values = np.broadcast_to(constants[0].pixels, (image.rows, image.width, image.channels)).reshape(-1)
+        case Map("mul", operands) if len(whole) == 1 and any(isinstance(each, Constant) for each in operands):
+            image, values = graph.tensors[node.output].image, np.ones(1)
+            for each in operands:
+                values = each.pixels if isinstance(each, Constant) else values
+            values = np.broadcast_to(values, (image.rows, image.width, image.channels)).reshape(-1)
             known = image.elements == len(channel) and bool(np.isfinite(values).all())
             return _Moved(whole[0].layer, channel, factor * values, True) if known else None
         case _:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from raptor.graph.ir import ChannelSum, Constant, Graph, Map, Move, Node, Rename, Tensor
+from raptor.graph.ir import ChannelSum, Constant, Graph, Map, Move, Node, Operator, Rename, Tensor
 from raptor.target.tensor_layout import Image
 
 
@@ -35,17 +35,19 @@ def _find_narrow(graph: Graph) -> set[str]:
             continue
         if isinstance(operator, ChannelSum):
             narrow.add(node.output)
-        elif isinstance(operator, Map | Rename) and narrow.issuperset(node.inputs) and node.inputs:
-            if isinstance(operator, Rename) or all(map(_is_alike, operator.operands)):
-                narrow.add(node.output)
-                used.update(node.inputs)
+        elif _follows(operator) and node.inputs and narrow.issuperset(node.inputs):
+            narrow.add(node.output)
+            used.update(node.inputs)
     makers = {node.output: node.operator for node in graph.nodes}
     return {name for name in narrow if name in used or not isinstance(makers[name], ChannelSum)}
 
 
-def _is_alike(operand: int | Constant) -> bool:
-    """Checks whether an operand is a tensor, or a constant with the same value for each channel."""
-    return not isinstance(operand, Constant) or bool((operand.pixels == operand.pixels.flat[0]).all())
+def _follows(operator: Operator) -> bool:
+    """Checks whether the channels of the result of an operator are equal if those of its operands are."""
+    if not isinstance(operator, Map):
+        return isinstance(operator, Rename)
+    constants = [operand.pixels for operand in operator.operands if isinstance(operand, Constant)]
+    return all(bool((pixels == pixels.flat[0]).all()) for pixels in constants)
 
 
 @dataclass(slots=True)
@@ -64,7 +66,9 @@ class _Writer:
             self.tensors[node.output] = replace(found, shape=(1, 1, 1), image=Image((1, 1, 1), 2), in_model=False)
             operator = node.operator
             if isinstance(operator, Map):
-                given = tuple(Constant(o.pixels[:1, :1, :1]) if isinstance(o, Constant) else o for o in operator.operands)
+                given = tuple(
+                    Constant(o.pixels[:1, :1, :1]) if isinstance(o, Constant) else o for o in operator.operands
+                )
                 node = replace(node, operator=replace(operator, operands=given))
             yield node
             return
