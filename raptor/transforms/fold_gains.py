@@ -95,7 +95,8 @@ class _Folder:
         """Returns the layers that read a tensor, under any name; None if it is read, or needed, in another way."""
         found: list[Node] = []
         for reader in () if name in self.kept else self.readers.get(name, ()):
-            behind = self.layers(reader.output) if isinstance(reader.operator, Rename) else [reader]
+            is_name = isinstance(reader.operator, Rename) or reader.output in self.source
+            behind = self.layers(reader.output) if is_name else [reader]
             if behind is None or not all(map(self.can_change, behind)):
                 return None
             found += behind
