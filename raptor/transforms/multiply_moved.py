@@ -71,7 +71,8 @@ def multiply_moved(graph: Graph, arch: Target) -> Graph:
     matrices = sum(_count_matrices(layer, arch) for layer in (*layers, *chosen.values()))
     if not chosen or matrices > arch.usable_cores:
         return graph
-    alone = {moved[name].layer.output: name for name in chosen if results[moved[name].layer.output] == 1}
+    used = {found.layer.output for name, found in wanted.items() if name not in chosen}
+    alone = {moved[name].layer.output: name for name in reversed(chosen) if moved[name].layer.output not in used}
     writer = _Writer(moved, chosen, alone, dict(graph.tensors))
     nodes = tuple(made for node in graph.nodes for made in writer.nodes(node))
     return _without_unread(replace(graph, nodes=nodes, tensors=writer.tensors), moved, kept)
@@ -127,7 +128,7 @@ def _moved(graph: Graph, node: Node, given: list[_Moved | None]) -> _Moved | Non
 class _Writer:
     """Writes the nodes of the new graph, and its `tensors`. moved, chosen: tensors that new layers make.
 
-    alone: layers that a new one replaces, by name of the result; the new layer makes that under the same name.
+    alone: layers whose result nothing reads as it is, with the tensor that each makes instead, under its own name.
     """
 
     moved: Mapping[str, _Moved]
@@ -142,7 +143,7 @@ class _Writer:
         elif node.output in self.chosen:
             layer, result = self.moved[node.output].layer, self.tensors[node.output]
             name = layer.output
-            if name not in self.alone:
+            if self.alone.get(name) != node.output:
                 name = f"{node.output}.products"
                 yield self.layer(layer, node.output, name)
             places = np.arange(result.image.elements).reshape(result.image.pixels, result.image.channels)

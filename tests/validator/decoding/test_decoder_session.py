@@ -239,6 +239,20 @@ def test_a_text_that_does_not_fit_is_refused_before_it_runs(program: raptor.Prog
     assert len(session.generate([1, 2, 3], 4)) == 4
 
 
+def test_step_257_of_a_cache_of_256_is_refused_before_it_runs() -> None:
+    session = raptor.Session(compiled(decoders.plain_decoder(), capacity=256))
+    refused = pytest.raises(raptor.UserError, match="position 256: the cache holds 256 tokens; reset the session, or")
+    with refused:
+        session.generate([1] * 250, 8)
+    assert session.position == 0
+    assert len(run_tokens(session, [k % 12 for k in range(256)])) == 256
+    held = session.states()
+    with refused:
+        session.step(0)
+    assert session.position == 256
+    assert all(np.array_equal(array, held[name]) for name, array in session.states().items())
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
