@@ -240,7 +240,7 @@ def test_a_text_that_does_not_fit_is_refused_before_it_runs(program: raptor.Prog
 
 
 def test_step_257_of_a_cache_of_256_is_refused_before_it_runs() -> None:
-    session = raptor.Session(compiled(decoders.plain_decoder(), capacity=256))
+    session = raptor.Session(compiled(decoders.plain_decoder(positions=256), capacity=256))
     refused = pytest.raises(raptor.UserError, match="position 256: the cache holds 256 tokens; reset the session, or")
     with refused:
         session.generate([1] * 250, 8)
