@@ -189,7 +189,7 @@ def encoder_decoder(
         if masked and keys in given:
             numbers = b.add("Cast", ["encoder_attention_mask"], "seen", to=TensorProto.FLOAT)
             padding = b.add("Sub", [numbers, b.constant("one", np.float32(1))], "padding")
-            mask = b.add("Mul", [padding, b.constant("huge", np.float32(1e9))], "mask")
+            mask = b.add("Mul", [padding, b.constant("huge", np.finfo(np.float32).max)], "mask")
             scores = b.add("Add", [scores, b.add("Unsqueeze", [mask, b.constant("axes", np.array([1, 2]))], "m")], "s")
         shares = b.add("Softmax", [scores], f"{name}.shares")
         mixed = b.add(
