@@ -172,8 +172,8 @@ def encoder_decoder(
 ) -> ModelProto:
     """A decoder that also attends to an encoder's keys and values, `past_key_values.0.encoder.key`, as optimum has it.
 
-    `returned`: what it returns for these: nothing, constants of no element as a merged decoder, or themselves. `masked`:
-    with an input that tells the tokens of the encoder from padding.
+    `returned`: what it returns for these: nothing, constants of no element as a merged decoder, or themselves.
+    `masked`: with an input that tells the tokens of the encoder from padding.
     """
     b, width, kinds = GraphBuilder(0), heads * size, ("key", "value")
     shape, flat = b.constant("by.head", np.array([0, 0, heads, size])), b.constant("flat", np.array([0, 0, width]))

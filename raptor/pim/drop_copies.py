@@ -45,7 +45,8 @@ def _without_copies(core: CoreProgram, copies: Bools) -> tuple[CoreProgram, Ints
     """Returns a core without copies, and the step after which the result of each of its steps is observed there."""
     steps, once, count = core.all_steps, core.init_count, len(core.steps.buffers)
     uses = steps.uses()
-    first, written = uses.first(count), uses.role != OPERAND
+    in_place = np.array([len(form.slots) < form.operands + form.results for form in steps.forms.forms], np.bool_)
+    first, written = uses.first(count), (uses.role != OPERAND) | in_place[steps.form[uses.step]]
     writes, last_write = np.bincount(uses.buffer[written], minlength=count), np.full(count, -1)
     last_write[uses.buffer[written]] = uses.step[written]
     shared = np.ones(count, np.bool_)

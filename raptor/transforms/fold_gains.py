@@ -29,7 +29,8 @@ def fold_gains(graph: Graph) -> Graph:
     if not folder.source:
         return graph
     nodes = tuple(folder.renamed(folder.changed.get(node.output, node)) for node in graph.nodes)
-    tensors = {n: replace(t, in_model=t.in_model and n not in folder.source) for n, t in graph.tensors.items()}
+    other = folder.other | folder.source.keys()
+    tensors = {n: replace(t, in_model=t.in_model and n not in other) for n, t in graph.tensors.items()}
     return replace(graph, nodes=nodes, tensors=tensors)
 
 
@@ -38,7 +39,8 @@ class _Folder:
     """Folds one node after another, from the last one to the first one.
 
     readers: the nodes that read each tensor. kept: tensors that have to be computed. changed: new nodes, by output.
-    source: results of folded nodes, with the operand that takes their place.
+    source: results of folded nodes, with the operand that takes their place. other: results of layers without a bias
+    that is added to them.
     """
 
     graph: Graph
@@ -46,6 +48,7 @@ class _Folder:
     kept: set[str]
     changed: dict[str, Node] = field(default_factory=dict[str, Node])
     source: dict[str, str] = field(default_factory=dict[str, str])
+    other: set[str] = field(default_factory=set[str])
 
     def renamed(self, node: Node) -> Node:
         """Returns a node, or the name of its operand for a folded one: the shapes of the two may differ."""
@@ -65,6 +68,8 @@ class _Folder:
         else:
             made = [self.biased(layer, values) for layer in layers]
         if all(made):
+            if node.operator.function == "add":
+                self.other.update(name for layer in layers for name in self.names(layer.output))
             self.changed |= {each.output: each for each in made if each}
             self.source[node.output] = node.inputs[0]
 
@@ -116,13 +121,9 @@ class _Folder:
 
     def biased(self, layer: Node, biases: Values) -> Node | None:
         """Returns the sum with the bias of a layer to whose input biases are added; None if there is no such sum."""
-        layer, name = self.changed.get(layer.output, layer), layer.output
-        filter_ = layer.operator
+        layer, name = self.changed.get(layer.output, layer), self.names(layer.output)[-1]
+        filter_, readers = layer.operator, self.readers.get(name, ())
         assert isinstance(filter_, Filter), "layers are filters"
-        readers = self.readers.get(name, ())
-        while name not in self.kept and len(readers) == 1 and isinstance(readers[0].operator, Rename):
-            name = readers[0].output
-            readers = self.readers.get(name, ())
         if name in self.kept or len(readers) != 1 or filter_.relu or (cached_input_pixels(filter_.window) < 0).any():
             return None
         found = self.changed.get(readers[0].output, readers[0])
@@ -134,3 +135,11 @@ class _Folder:
             Constant(pixels[None, None]) if isinstance(o, Constant) else o for o in found.operator.operands
         )
         return replace(found, operator=replace(found.operator, operands=operands))
+
+    def names(self, name: str) -> list[str]:
+        """Returns the names of a tensor from one on, as far as it is read under the next one alone."""
+        found, readers = [name], self.readers.get(name, ())
+        while found[-1] not in self.kept and len(readers) == 1 and isinstance(readers[0].operator, Rename):
+            found.append(readers[0].output)
+            readers = self.readers.get(found[-1], ())
+        return found

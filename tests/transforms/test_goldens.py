@@ -185,8 +185,8 @@ def spectrogram() -> ModelProto:
     return make_model(nodes, {"x": (1, 1, 20, 3)}, ["y"], weights, opset=13)
 
 
-def norm() -> ModelProto:
-    """A norm of one token between two layers, the second one with a bias."""
+def norm(tokens: int = 1) -> ModelProto:
+    """A norm of a token between two layers, the second one with a bias."""
     nodes = [
         node("MatMul", "x v", "m", name="first"),
         node("LayerNormalization", "m gain bias", "n", name="norm", axis=-1),
@@ -195,7 +195,7 @@ def norm() -> ModelProto:
     ]
     weights = {"gain": random(6), "bias": random(6, seed=1), "w": random(6, 4), "b": random(4)}
     weights["v"] = random(3, 6)
-    return make_model(nodes, {"x": (1, 1, 3)}, ["y"], weights)
+    return make_model(nodes, {"x": (1, tokens, 3)}, ["y"], weights)
 
 
 def turned() -> ModelProto:
@@ -250,9 +250,9 @@ class Rewritten(Driver):
         return result
 
 
-def rewritten(model: ModelProto) -> dict[str, Graph]:
+def rewritten(model: ModelProto, cores: int = 8) -> dict[str, Graph]:
     """The graph as it was loaded, and after each pass that rewrites it, by the name of the pass."""
-    arch, driver = chip((16, 16), xbars_per_core=16, cores=8), Rewritten()
+    arch, driver = chip((16, 16), xbars_per_core=16, cores=cores), Rewritten()
     loaded = load(model).graph
     pipeline.rewrite_and_map(pipeline.prepare_graph(loaded, arch, driver=driver), arch, ROWS, driver=driver)
     return {"load": loaded, **driver.graphs}
