@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from raptor.mapping.decision import Matrix
 from raptor.pim.ir import CoreProgram, PimProgram, TensorTrace
 from raptor.pim.step_columns import OPERAND, FormTable, Ints, OperationForm
 from raptor.spatial.operations import Move, Overlap
@@ -16,14 +17,22 @@ Bools = npt.NDArray[np.bool_]
 def drop_copies(program: PimProgram) -> PimProgram:
     """Returns the program without copies of whole buffers that no step writes afterwards, in which both are one.
 
-    States, carried buffers, and copies that run once after power-up stay. A tensor that such a copy made is observed
-    after the step that made the copied value.
+    Only if no layer has a window: the order of work on lines is chosen with the copies, and fewer of them are not
+    always faster. States, carried buffers, and copies that run once after power-up stay. A tensor that such a copy made
+    is observed after the step that made the copied value.
     """
-    copies = _find_copies(next(iter(program.cores.values())).steps.forms) if program.cores else np.zeros(0, np.bool_)
+    if not program.cores or not all(map(_makes_pixels, program.cores.values())):
+        return program
+    copies = _find_copies(next(iter(program.cores.values())).steps.forms)
     cores, after = dict(program.cores), dict[int, Ints]()
     for i, core in program.cores.items():
         cores[i], after[i] = _without_copies(core, copies)
     return replace(program, cores=cores, traces=tuple(_renumbered(trace, after) for trace in program.traces))
+
+
+def _makes_pixels(core: CoreProgram) -> bool:
+    """Checks whether the matrices of a core are of layers that make pixels of single pixels."""
+    return all(isinstance(group.matrix, Matrix) and not group.matrix.tap for group in core.groups)
 
 
 def _find_copies(forms: FormTable) -> Bools:

@@ -20,9 +20,14 @@ Values = npt.NDArray[np.float64]
 def fold_gains(graph: Graph) -> Graph:
     """Returns the graph without products and sums with a constant of each channel that only layers of floats read.
 
+    Only where each layer makes one pixel: streams of lines with less work between layers are not always faster.
+
     Products with 1 and sums with 0 vanish, too, whatever reads them. A sum is folded if no such layer pads its input,
     and a bias is added to the result of each of them anyway.
     """
+    layers = [node.operator for node in graph.nodes if isinstance(node.operator, Filter)]
+    if any(layer.window.out_pixels > 1 for layer in layers):
+        return graph
     folder = _Folder(graph, graph.readers(), {*graph.outputs, *graph.residency.state_outputs})
     for node in reversed(graph.nodes):
         folder.fold(node)

@@ -199,14 +199,14 @@ class ScheduleProblem:
 
         Rows higher up in the image come first, then messages before other work, then steps nearer to the end. Steps of
         a decoder come in the order in which they are needed instead, as a layer needs all outputs of the one before.
-        Where each layer makes one pixel, as for one token, the steps come first after which most follow one another.
+        Where each layer makes one pixel, as for one token, those come first after which most nodes follow one another.
         """
         number = np.arange(len(self.core))
         rank = np.empty_like(number)
         if self.is_decoder:
             order = np.lexsort((self.turns(), self.needed(), self.moves_state))
         elif self.is_single:
-            order = np.lexsort((self.turns(), -self.following()))
+            order = np.lexsort((-number, self.needs.taken < 0, -self.following()))
         else:
             order = np.lexsort((-number, self.needs.taken < 0, self.position))
         rank[order] = number
@@ -235,10 +235,12 @@ class ScheduleProblem:
         return np.minimum(found, len(turns))
 
     def following(self) -> "Ints":
-        """Returns the number of steps on the longest path from each step to an end."""
+        """Returns the number of nodes on the longest path from each step to an end."""
+        nodes, user = self.needs.flow.nodes, self.needs.fetch_user.tolist()
+        node = [*nodes, *(nodes[step] for step in user)]
         edges, found = self.needs.edges, [0] * len(self.core)
         for before, after in reversed(edges[np.argsort(self.turns()[edges[:, 0]], kind="stable")].tolist()):
-            found[before] = max(found[before], found[after] + 1)
+            found[before] = max(found[before], found[after] + (node[before] != node[after]))
         return np.array(found)
 
     def messages(self) -> tuple["Ints", "Ints", Floats]:
