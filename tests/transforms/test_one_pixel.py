@@ -27,14 +27,14 @@ def filters(graph: Graph) -> list[str]:
 
 
 def scaled(*readers: NodeProto, outputs: tuple[str, ...] = ("y",), **weights: Array) -> ModelProto:
-    """An image times gains and plus biases, and what reads the sum, `s`."""
+    """A pixel times gains and plus biases, and what reads the sum, `s`."""
     nodes = [node("Mul", "x gain", "m", name="gain"), node("Add", "m bias", "s", name="bias"), *readers]
     weights |= {"gain": random(1, 3, 1, 1), "bias": random(1, 3, 1, 1, seed=1)}
-    return make_model(nodes, {"x": (1, 3, 4, 4)}, [*outputs], weights)
+    return make_model(nodes, {"x": (1, 3, 1, 1)}, [*outputs], weights)
 
 
 LAYER = node("Conv", "s w b", "y", name="layer")
-WEIGHTS = {"w": random(2, 3, 3, 3), "b": random(2)}
+WEIGHTS = {"w": random(2, 3, 1, 1), "b": random(2)}
 
 
 def test_gain_and_bias_of_a_norm_are_part_of_the_layer() -> None:
@@ -46,7 +46,7 @@ def test_gain_and_bias_of_a_norm_are_part_of_the_layer() -> None:
 
 def test_all_layers_that_read_a_norm_have_its_gain() -> None:
     more = [LAYER, node("Conv", "s v b", "z", name="other")]
-    model = scaled(*more, outputs=("y", "z"), **WEIGHTS, v=random(2, 3, 1, 1))
+    model = scaled(*more, outputs=("y", "z"), **WEIGHTS, v=random(2, 3, 1, 1, seed=1))
     assert functions(fold_gains(load(model).graph)) == Counter({"add": 2})
     check(model, **CHIP)
 
@@ -56,11 +56,12 @@ def test_all_layers_that_read_a_norm_have_its_gain() -> None:
     [
         (scaled(LAYER, node("Relu", "s", "z"), outputs=("y", "z"), **WEIGHTS), {"mul": 1, "add": 2, "relu": 1}),
         (scaled(LAYER, outputs=("y", "s"), **WEIGHTS), {"mul": 1, "add": 2}),
-        (scaled(node("Conv", "s w b", "y", pads=[1] * 4), **WEIGHTS), {"mul": 1, "add": 2}),
+        (scaled(node("Conv", "s w b", "y", pads=[1] * 4), w=random(2, 3, 3, 3), b=random(2)), {"mul": 1, "add": 2}),
         (scaled(node("Conv", "s w", "y"), w=WEIGHTS["w"]), {"mul": 1, "add": 1}),
         (scaled(node("Conv", "s d b", "y", group=3), d=random(3, 1, 1, 1), b=random(3)), {"mul": 1, "add": 2}),
+        (norm(tokens=2), {"mul": 2, "add": 3, "sub": 1, "sqrt": 1, "div": 1}),
     ],
-    ids=["another reader", "an output", "padding", "no bias", "groups"],
+    ids=["another reader", "an output", "padding", "no bias", "groups", "several pixels"],
 )
 def test_a_gain_stays_where_no_layer_can_have_it(model: ModelProto, left: Any) -> None:
     assert functions(fold_gains(load(model).graph)) == Counter(left)
