@@ -21,7 +21,6 @@ def fold_gains(graph: Graph) -> Graph:
     """Returns the graph without products and sums with a constant of each channel that only layers of floats read.
 
     Only where each layer makes one pixel: streams of lines with less work between layers are not always faster.
-
     Products with 1 and sums with 0 vanish, too, whatever reads them. A sum is folded if no such layer pads its input,
     and a bias is added to the result of each of them anyway.
     """
@@ -131,6 +130,8 @@ class _Folder:
         assert isinstance(filter_, Filter), "layers are filters"
         if name in self.kept or len(readers) != 1 or filter_.relu or (cached_input_pixels(filter_.window) < 0).any():
             return None
+        if readers[0].output in self.source:
+            return None  # the next layer has that bias
         found = self.changed.get(readers[0].output, readers[0])
         before = self.values(found)
         if before is None or not isinstance(found.operator, Map) or found.operator.function != "add":

@@ -51,6 +51,16 @@ def test_all_layers_that_read_a_norm_have_its_gain() -> None:
     check(model, **CHIP)
 
 
+def test_a_bias_that_the_next_layer_has_takes_no_other() -> None:
+    more = [
+        LAYER,
+        node("Conv", "y v c", "z", name="next"),
+    ]
+    model = scaled(*more, outputs=("z",), **WEIGHTS, v=random(4, 2, 1, 1), c=random(4))
+    assert functions(fold_gains(load(model).graph)) == Counter({"mul": 1, "add": 2})
+    check(model, **CHIP)
+
+
 @pytest.mark.parametrize(
     ("model", "left"),
     [
