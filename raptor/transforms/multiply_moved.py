@@ -119,7 +119,7 @@ def _moved(graph: Graph, node: Node, given: list[_Moved | None]) -> _Moved | Non
                 values = each.pixels if isinstance(each, Constant) else values
             values = np.broadcast_to(values, (image.rows, image.width, image.channels)).reshape(-1)
             known = image.elements == len(channel) and bool(np.isfinite(values).all())
-            return _Moved(whole[0].layer, channel, factor * values, True) if known else None
+            return _Moved(whole[0].layer, channel, (factor * values).astype(np.float32), True) if known else None
         case _:
             return None
 

@@ -14,7 +14,7 @@ from tests.pipeline import check
 from tests.tiny_models import Array, make_model, node, random
 from tests.transforms.test_goldens import norm, rewritten, turned
 
-CHIP = {"xbar": 16, "xbars_per_core": 4}
+CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 4}
 
 
 def functions(graph: Graph) -> Counter[str]:

@@ -238,8 +238,10 @@ class ScheduleProblem:
         """Returns the number of nodes on the longest path from each step to an end."""
         nodes, user = self.needs.flow.nodes, self.needs.fetch_user.tolist()
         node = [*nodes, *(nodes[step] for step in user)]
-        edges, found = self.needs.edges, [0] * len(self.core)
-        for before, after in reversed(edges[np.argsort(self.turns()[edges[:, 0]], kind="stable")].tolist()):
+        found = [0] * len(self.core)
+        by_turn = np.argsort(self.turns()[self.needs.edges[:, 0]], kind="stable")
+        edges: list[list[int]] = self.needs.edges[by_turn].tolist()
+        for before, after in reversed(edges):
             found[before] = max(found[before], found[after] + (node[before] != node[after]))
         return np.array(found)
 
