@@ -191,9 +191,8 @@ def _map(graph: Graph, timed: Target, mapper: MappingState, driver: Driver) -> M
         graph = run(_if_streaming(rewrite, graph, rewrites), verify_graph, graph)
     dropped = drop_dead_features if rewrites.streaming else returning(drop_dead_features, select_channels(graph, {}))
     graph = run(dropped, verify_channels, graph, timed).graph
-    multiplied = multiply_moved if rewrites.streaming else returning(multiply_moved, graph)
-    graph = run(multiplied, verify_graph, graph, timed)
-    graph = run(_if_streaming(narrow_sums, graph, rewrites), verify_graph, graph)
+    for rewrite in (multiply_moved, narrow_sums):
+        graph = run(rewrite if rewrites.streaming else returning(rewrite, graph), verify_graph, graph, timed)
     rewrites = run(choose_turning, None, graph, timed, mapper, rewrites)
     graph = run(turn_images, verify_graph, graph, rewrites)
     rewrites = run(choose_fusion, None, graph, timed, mapper, rewrites)

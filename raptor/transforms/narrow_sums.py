@@ -10,15 +10,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from raptor.graph.ir import ChannelSum, Constant, Graph, Map, Move, Node, Operator, Rename, Tensor
+from raptor.graph.layers import graph_tile_channels
+from raptor.target.arch import Target
 from raptor.target.tensor_layout import Image
 
 
-def narrow_sums(graph: Graph) -> Graph:
+def narrow_sums(graph: Graph, arch: Target) -> Graph:
     """Returns the graph in which what follows from sums over the channels of one pixel has one channel.
 
-    Sums without such functions stay, as do those of several pixels, which are laid out as lines.
+    Sums without such functions stay, as do those of several pixels, which are laid out as lines, and those of several
+    tiles: each core with a tile repeats the sum itself.
     """
-    narrow = _find_narrow(graph)
+    narrow = _find_narrow(graph, graph_tile_channels(graph, arch))
     if not narrow:
         return graph
     writer = _Writer(graph, narrow, dict(graph.tensors))
@@ -26,12 +29,12 @@ def narrow_sums(graph: Graph) -> Graph:
     return replace(graph, nodes=nodes, tensors=writer.tensors)
 
 
-def _find_narrow(graph: Graph) -> set[str]:
-    """Returns the tensors that get one channel: sums, and functions of these; no sum without any."""
+def _find_narrow(graph: Graph, tile: int) -> set[str]:
+    """Returns the tensors that get one channel: sums over a tile, and functions of these; no sum without any."""
     kept, narrow, used = {*graph.outputs, *graph.residency.state_outputs}, set[str](), set[str]()
     for node in graph.nodes:
         image, operator = graph.tensors[node.output].image, node.operator
-        if image.pixels > 1 or image.channels == 1 or node.output in kept:
+        if image.pixels > 1 or not 1 < image.channels <= tile or node.output in kept:
             continue
         if isinstance(operator, ChannelSum):
             narrow.add(node.output)
