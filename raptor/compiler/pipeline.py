@@ -48,13 +48,13 @@ from raptor.transforms.fuse_parallel_branches import fuse_parallel_branches
 from raptor.transforms.lay_out_free_tensors import lay_out_free_tensors
 from raptor.transforms.lay_out_matmuls import lay_out_matmuls
 from raptor.transforms.lift_to_2d import lift_to_2d
-from raptor.transforms.multiply_moved import multiply_moved
-from raptor.transforms.narrow_sums import narrow_sums
 from raptor.transforms.reduce_in_place import reduce_in_place
 from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.split_rows import split_rows
 from raptor.transforms.tokens.join_steps import join_steps
 from raptor.transforms.tokens.lay_out_tokens import lay_out_tokens
+from raptor.transforms.tokens.multiply_moved import multiply_moved
+from raptor.transforms.tokens.narrow_sums import narrow_sums
 from raptor.transforms.tokens.sink_transposes import sink_transposes
 from raptor.transforms.turn_columns import turn_columns
 from raptor.transforms.turn_images import turn_images

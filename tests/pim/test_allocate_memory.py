@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import raptor
 from raptor.common.errors import CapacityError
 from raptor.pim import PimProgram, allocate, memory_warnings, reuse_operands, verify_pim
-from raptor.pim.allocate_memory import BufferLifetimes
-from raptor.pim.drop_copies import drop_copies
+from raptor.pim.allocate_memory import BufferLifetimes, drop_copies
 from raptor.pim.ir import CoreProgram, TensorTrace
 from raptor.pim.operations import Buffer, Load, Repeat, Store
 from raptor.spatial.operations import Move, Operation, Vector

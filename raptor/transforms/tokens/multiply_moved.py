@@ -73,7 +73,7 @@ def multiply_moved(graph: Graph, arch: Target) -> Graph:
         return graph
     used = {found.layer.output for name, found in wanted.items() if name not in chosen}
     alone = {moved[name].layer.output: name for name in reversed(chosen) if moved[name].layer.output not in used}
-    writer = _Writer(moved, chosen, alone, dict(graph.tensors))
+    writer = _LayerWriter(moved, chosen, alone, dict(graph.tensors))
     nodes = tuple(made for node in graph.nodes for made in writer.nodes(node))
     return _without_unread(replace(graph, nodes=nodes, tensors=writer.tensors), moved, kept)
 
@@ -125,7 +125,7 @@ def _moved(graph: Graph, node: Node, given: list[_Moved | None]) -> _Moved | Non
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
+class _LayerWriter:
     """Writes the nodes of the new graph, and its `tensors`. moved, chosen: tensors that new layers make.
 
     alone: layers whose result nothing reads as it is, with the tensor that each makes instead, under its own name.

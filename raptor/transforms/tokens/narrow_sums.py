@@ -24,7 +24,7 @@ def narrow_sums(graph: Graph, arch: Target) -> Graph:
     narrow = _find_narrow(graph, graph_tile_channels(graph, arch))
     if not narrow:
         return graph
-    writer = _Writer(graph, narrow, dict(graph.tensors))
+    writer = _NarrowWriter(graph, narrow, dict(graph.tensors))
     nodes = tuple(made for node in graph.nodes for made in writer.nodes(node))
     return replace(graph, nodes=nodes, tensors=writer.tensors)
 
@@ -54,7 +54,7 @@ def _follows(operator: Operator) -> bool:
 
 
 @dataclass(slots=True)
-class _Writer:
+class _NarrowWriter:
     """Writes the nodes of the new graph. `narrow`: tensors that get one channel. `wide`: those repeated so far."""
 
     graph: Graph
