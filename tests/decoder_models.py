@@ -39,7 +39,7 @@ class GraphBuilder:
         """Returns the model of all nodes. `version`: operator set of ONNX."""
 
         def value(name: str, shape: Sequence[int | str]) -> Any:
-            whole = name in ("input_ids", "attention_mask", "position_ids", "cache_position")
+            whole = name in ("input_ids", "attention_mask", "position_ids", "cache_position", "encoder_attention_mask")
             return helper.make_tensor_value_info(name, _INT64 if whole else _FLOAT, shape)
 
         graph = helper.make_graph(

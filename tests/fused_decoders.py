@@ -163,14 +163,21 @@ def _with_nan(
 
 
 def encoder_decoder(
-    returned: Literal["nothing", "empty", "same"] = "nothing", *, heads: int = 2, size: int = 8, vocabulary: int = 12
+    returned: Literal["nothing", "empty", "same"] = "nothing",
+    *,
+    masked: bool = False,
+    heads: int = 2,
+    size: int = 8,
+    vocabulary: int = 12,
 ) -> ModelProto:
     """A decoder that also attends to an encoder's keys and values, `past_key_values.0.encoder.key`, as optimum has it.
 
     `returned`: what it returns for these: nothing, constants of no element as a merged decoder, or themselves.
+    `masked`: with an input that tells the tokens of the encoder from padding.
     """
     b, width, kinds = GraphBuilder(0), heads * size, ("key", "value")
     shape, flat = b.constant("by.head", np.array([0, 0, heads, size])), b.constant("flat", np.array([0, 0, width]))
+    given = [f"past_key_values.0.encoder.{k}" for k in kinds]
 
     def by_head(x: str, name: str) -> str:
         whole = b.add("MatMul", [x, b.weights(f"w.{name}", width, width)], f"{name}.flat")
@@ -178,7 +185,13 @@ def encoder_decoder(
 
     def attend(x: str, name: str, keys: str, values: str) -> str:
         turned = b.add("Transpose", [keys], f"{name}.turned", perm=[0, 1, 3, 2])
-        shares = b.add("Softmax", [b.add("MatMul", [x, turned], f"{name}.scores")], f"{name}.shares")
+        scores = b.add("MatMul", [x, turned], f"{name}.scores")
+        if masked and keys in given:
+            numbers = b.add("Cast", ["encoder_attention_mask"], "seen", to=TensorProto.FLOAT)
+            padding = b.add("Sub", [numbers, b.constant("one", np.float32(1))], "padding")
+            mask = b.add("Mul", [padding, b.constant("huge", np.finfo(np.float32).max)], "mask")
+            scores = b.add("Add", [scores, b.add("Unsqueeze", [mask, b.constant("axes", np.array([1, 2]))], "m")], "s")
+        shares = b.add("Softmax", [scores], f"{name}.shares")
         mixed = b.add(
             "Transpose", [b.add("MatMul", [shares, values], f"{name}.mixed")], f"{name}.by", perm=[0, 2, 1, 3]
         )
@@ -190,12 +203,12 @@ def encoder_decoder(
     pairs = zip(kinds, new, strict=True)
     own = [b.add("Concat", [f"past_key_values.0.decoder.{k}", a], f"present.0.decoder.{k}", axis=2) for k, a in pairs]
     x = b.add("Add", [x, attend(query, "own", *own)], "x.own")
-    given = [f"past_key_values.0.encoder.{k}" for k in kinds]
     x = b.add("Add", [x, attend(by_head(x, "cross"), "of.encoder", *given)], "x.both")
     b.add("MatMul", [x, b.weights("head", width, vocabulary)], "logits")
     inputs: dict[str, Any] = {"input_ids": ["batch", "sequence"]}
     inputs |= {f"past_key_values.0.decoder.{k}": ["batch", heads, "past", size] for k in kinds}
     inputs |= {name: ["batch", heads, "encoder", size] for name in given}
+    inputs |= {"encoder_attention_mask": ["batch", "encoder"]} if masked else {}
     outputs: dict[str, Any] = {"logits": ["batch", "sequence", vocabulary]}
     outputs |= {f"present.0.decoder.{k}": ["batch", heads, "total", size] for k in kinds}
     for k in kinds if returned != "nothing" else ():

@@ -2,7 +2,8 @@
 
 Constants stay on the chip. A step is the latency of the program, for one session. The interval is that of a stream of
 steps: tokens of a prompt, or of many sessions. The first token after a prompt of n tokens comes after n - 1 intervals
-and a step. Energy is that of the simulator, alone and streamed. The tokens are those of `raptor validate`.
+and a step. Energy is that of the simulator, alone and streamed. The tokens are those of `raptor validate`. A capacity
+of 0 stands for a model without caches, which makes the first token alone.
 """
 
 import argparse
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+import onnx
 from onnx import ModelProto
 
 import raptor
@@ -88,10 +90,48 @@ def main() -> None:
     print(format_line(head), format_line(("---:",) * len(head)), sep="\n", flush=True)
     model = build_gpt2() if args.gpt2 else args.model
     before: StepRow | None = None
+    if not args.gpt2:
+        row = measure_first(args.model, args.cores)
+        print(format_line(row.format_cells(args.prompt, None)), flush=True)
     for capacity in args.capacities:
         row = measure(model, capacity, args.cores, args.steps)
         print(format_line(row.format_cells(args.prompt, before)), flush=True)
         before = row
+
+
+def without_caches(model: Path) -> ModelProto:
+    """Returns a decoder whose attentions read no cache: the step of the first token."""
+    proto = onnx.load(model)
+    states = [v.name for v in proto.graph.input if v.name.startswith("past_key_values.")]
+    for values, prefix in ((proto.graph.input, "past_key_values."), (proto.graph.output, "present.")):
+        kept = [v for v in values if not v.name.startswith(prefix)]
+        del values[:]
+        values.extend(kept)
+    for node in proto.graph.node:
+        if any(name in states for name in node.input):
+            node.input[:] = ["" if name in states else name for name in node.input]
+            del node.output[1:]
+    return proto
+
+
+def measure_first(model: Path, cores: int) -> StepRow:
+    """Compiles a model without caches for one token, and compares the logits of some tokens."""
+    begin = time.process_time()
+    dims = {"batch": 1, "sequence": 1, "total": 1}
+    program = raptor.compile(
+        without_caches(model),
+        dims=dims,
+        constants={"attention_mask": [[1]]},
+        arch="bench",
+        cores=cores,
+        resident_constants=True,
+    )
+    seconds = time.process_time() - begin
+    step, stream, verdict = program.simulate(), program.simulate(mode="throughput"), program.validate(samples=8)
+    assert verdict.passed, verdict
+    figures = step.latency_ns, stream.interval_ns, step.energy_pj, stream.energy_pj
+    step_ns, interval_ns, step_pj, streamed_pj = (figure or 0.0 for figure in figures)
+    return StepRow(0, step_ns, interval_ns, step_pj, streamed_pj, 0, program.report.xbars_used, seconds, "logits of 8")
 
 
 def measure(model: Path | ModelProto, capacity: int, cores: int, steps: int | None) -> StepRow:

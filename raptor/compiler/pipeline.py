@@ -40,6 +40,7 @@ from raptor.transforms.channels.order_channels import order_channels
 from raptor.transforms.channels.select_channels import select_channels, verify_channels
 from raptor.transforms.choose_recipes import RequantMethod, choose_recipes, verify_graph
 from raptor.transforms.compose_gathers import compose_gathers
+from raptor.transforms.fold_gains import fold_gains
 from raptor.transforms.fold_relu import fold_relu
 from raptor.transforms.fold_space_to_depth import fold_space_to_depth
 from raptor.transforms.fuse_horizontally import fuse_horizontally
@@ -52,6 +53,8 @@ from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.split_rows import split_rows
 from raptor.transforms.tokens.join_steps import join_steps
 from raptor.transforms.tokens.lay_out_tokens import lay_out_tokens
+from raptor.transforms.tokens.multiply_moved import multiply_moved
+from raptor.transforms.tokens.narrow_sums import narrow_sums
 from raptor.transforms.tokens.sink_transposes import sink_transposes
 from raptor.transforms.turn_columns import turn_columns
 from raptor.transforms.turn_images import turn_images
@@ -77,9 +80,9 @@ LAYOUT_REWRITES: tuple[Callable[[Graph], Graph], ...] = (
 """Rewrites that lay tensors out for streaming; without streaming, they leave the graph as it is."""
 
 PASSES: tuple[Callable[..., object], ...] = (
-    *(drop_dead_channels, order_channels, fold_relu, choose_recipes),
+    *(fold_gains, drop_dead_channels, order_channels, fold_relu, choose_recipes),
     *(choose_branches, fuse_parallel_branches, join_steps, choose_units, use_vector_unit),
-    *(*LAYOUT_REWRITES, drop_dead_features),
+    *(*LAYOUT_REWRITES, drop_dead_features, multiply_moved, narrow_sums),
     *(choose_turning, turn_images, choose_fusion, fuse_horizontally, compose_gathers, map),
     *(spatial.refine, spatial.choose_placement, spatial.choose_order),
     *(spatial.partition, spatial.place_cores, spatial.schedule),
@@ -147,6 +150,7 @@ def prepare_graph(
 def simplify_channels(graph: Graph, arch: Target, *, driver: Driver | None = None) -> Graph:
     """Returns the graph without dead channels, and with the others in the order that leaves most matrices of zeros."""
     run = (driver or Driver(verified=False)).run
+    graph = run(fold_gains, verify_graph, graph)
     graph = run(drop_dead_channels, verify_channels, graph, arch).graph
     return run(order_channels, verify_channels, graph, arch).graph
 
@@ -187,6 +191,8 @@ def _map(graph: Graph, timed: Target, mapper: MappingState, driver: Driver) -> M
         graph = run(_if_streaming(rewrite, graph, rewrites), verify_graph, graph)
     dropped = drop_dead_features if rewrites.streaming else returning(drop_dead_features, select_channels(graph, {}))
     graph = run(dropped, verify_channels, graph, timed).graph
+    for rewrite in (multiply_moved, narrow_sums):
+        graph = run(rewrite if rewrites.streaming else returning(rewrite, graph), verify_graph, graph, timed)
     rewrites = run(choose_turning, None, graph, timed, mapper, rewrites)
     graph = run(turn_images, verify_graph, graph, rewrites)
     rewrites = run(choose_fusion, None, graph, timed, mapper, rewrites)

@@ -4,7 +4,7 @@ The checks build on each other, so the first fault is the one to report: `next(d
 """
 
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, groupby, pairwise
 
@@ -57,9 +57,14 @@ LATEST_SAMPLE = 15
 
 
 def layer_name_faults(decision: Decision, graph: Graph) -> Iterator[str]:
-    """Yields a sentence if the decision and the graph do not have the same layers."""
+    """Yields a sentence if the decision and the prepared graph do not have the same layers.
+
+    If none is missing, further layers may be those that rewrites add: `decision_faults` knows.
+    """
     wanted = find_layer_nodes(graph).keys()
     odd = sorted(wanted ^ decision.layers.keys())
+    if wanted <= decision.layers.keys():
+        odd = [key for key in odd if isinstance(decision.layers[key], JoinedLayer | OnVectorUnit)]
     if odd:
         fault = "is not mapped" if odd[0] in wanted else "is not of this model"
         yield f"layer {odd[0]} {fault}; {len(odd)} layers differ"
@@ -85,6 +90,7 @@ def decision_faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[
     """
     nodes = find_layer_nodes(graph)
     yield from _joined(decision, nodes)
+    yield from _added_layer_faults(decision, nodes)
     if decision.tile != (tile := graph_tile_channels(graph, arch)):
         yield f"tile: {decision.tile} channels, on this chip {tile}"
     chip = _Chip(graph, arch, decision.tile, line_channel_ranges(graph, arch))
@@ -95,6 +101,15 @@ def decision_faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[
     yield from _loaders(chip, decision)
     yield from _products(chip, decision)
     yield from _full_cores(chip, decision, nodes)
+
+
+def _added_layer_faults(decision: Decision, nodes: Mapping[str, Node]) -> Iterator[str]:
+    """Yields a sentence if the decision and the graph with all rewrites do not have the same layers with matrices."""
+    own = {key for key, record in decision.layers.items() if not isinstance(record, JoinedLayer | OnVectorUnit)}
+    odd = sorted(own ^ nodes.keys())
+    if odd:
+        fault = "is not mapped" if odd[0] in nodes else "is not of this model"
+        yield f"layer {odd[0]} {fault}; {len(odd)} layers differ"
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,11 @@ def map(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoic
 
 
 def _with_rewrites(placed: Decision, rewrites: RewriteChoice, pace: Pace) -> Decision:
-    """Returns a decision with the records of rewrites, in the order of the layers of the prepared graph."""
+    """Returns a decision with the records of rewrites, in the order of the layers of the prepared graph.
+
+    Layers that rewrites add follow.
+    """
     layers = {key: record or placed.layers[key] for key, record in rewrites.layers.items()}
+    layers |= {key: record for key, record in placed.layers.items() if key not in layers}
     flow = replace(placed.flow, turned=rewrites.turned) if isinstance(placed.flow, LineFlow) else placed.flow
     return replace(placed, layers=layers, pace=pace, flow=flow)

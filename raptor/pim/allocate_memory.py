@@ -1,17 +1,22 @@
 """Allocation of local memory: results overwrite operands that die, and buffers with disjoint lifetimes share memory."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from raptor.common.errors import CapacityError
 from raptor.common.option_spelling import spell_option
-from raptor.pim.ir import CoreProgram, PimProgram
-from raptor.pim.step_columns import OPERAND, RESULT, BufferTable, Ints, encode_type
-from raptor.spatial.operations import Vector
+from raptor.mapping.decision import Matrix
+from raptor.pim.ir import CoreProgram, PimProgram, TensorTrace
+from raptor.pim.step_columns import OPERAND, RESULT, BufferTable, FormTable, Ints, OperationForm, encode_type
+from raptor.spatial.operations import Move, Overlap, Vector
 from raptor.target.arch import Target
 from raptor.target.chip_elements import MODELLED_FLOAT
+
+Bools = npt.NDArray[np.bool_]
 
 NO_ADDRESS = -1
 """Address of an unused buffer."""
@@ -60,8 +65,9 @@ def reuse_operands(program: PimProgram) -> PimProgram:
     """Returns the program with element-wise operations that overwrite an operand (destination passing).
 
     The operand must have as many elements as the result, of the same type, and not be read again. Resident buffers
-    are neither.
+    are neither. A copy that has both in one buffer is dropped (`drop_copies`).
     """
+    program = drop_copies(program)
     return replace(program, cores={i: _reuse_on_core(core) for i, core in program.cores.items()})
 
 
@@ -156,3 +162,69 @@ def allocate_core(core: CoreProgram, arch: Target) -> CoreProgram:
     addresses = np.full(len(buffers), NO_ADDRESS)
     addresses[lives.buffer] = start
     return replace(core, addresses=addresses, local_bytes=int((start + size).max(initial=0)))
+
+
+def drop_copies(program: PimProgram) -> PimProgram:
+    """Returns the program without copies of whole buffers that no step writes afterwards, in which both are one.
+
+    Only if no layer has a window: the order of work on lines is chosen with the copies, and fewer of them are not
+    always faster. States, carried buffers, and copies that run once after power-up stay. A tensor that such a copy made
+    is observed after the step that made the copied value.
+    """
+    if not program.cores or not all(map(_makes_pixels, program.cores.values())):
+        return program
+    copies = _find_copies(next(iter(program.cores.values())).steps.forms)
+    cores, after = dict(program.cores), dict[int, Ints]()
+    for i, core in program.cores.items():
+        cores[i], after[i] = _without_copies(core, copies)
+    return replace(program, cores=cores, traces=tuple(_renumbered(trace, after) for trace in program.traces))
+
+
+def _makes_pixels(core: CoreProgram) -> bool:
+    """Checks whether the matrices of a core are of layers that make pixels of single pixels."""
+    return all(isinstance(group.matrix, Matrix) and not group.matrix.tap for group in core.groups)
+
+
+def _find_copies(forms: FormTable) -> Bools:
+    """Returns, for each form, whether it copies all elements of a buffer to another one of the same shape."""
+    return np.array([_is_copy(form) for form in forms.forms], np.bool_)
+
+
+def _is_copy(form: OperationForm) -> bool:
+    operation = form.operation
+    if not isinstance(operation, Move | Overlap) or len(form.slots) != 2 or len(operation.runs) != 1:
+        return False
+    source, result = operation.sources[0], operation.result
+    at, _, first, *stride, elements = operation.runs[0].tolist()
+    whole = (at, first, elements) == (0, 0, source.elements) and (elements == 1 or stride in ([], [1]))
+    return whole and (source.elements, source.element) == (result.elements, result.element)
+
+
+def _without_copies(core: CoreProgram, copies: Bools) -> tuple[CoreProgram, Ints]:
+    """Returns a core without copies, and the step after which the result of each of its steps is observed there."""
+    steps, once, count = core.all_steps, core.init_count, len(core.steps.buffers)
+    uses = steps.uses()
+    in_place = np.array([len(form.slots) < form.operands + form.results for form in steps.forms.forms], np.bool_)
+    first, written = uses.first(count), (uses.role != OPERAND) | in_place[steps.form[uses.step]]
+    writes, last_write = np.bincount(uses.buffer[written], minlength=count), np.full(count, -1)
+    last_write[uses.buffer[written]] = uses.step[written]
+    shared = np.ones(count, np.bool_)
+    shared[core.states] = shared[core.carried] = False
+    one_result = np.diff(steps.forms.counts[:, :2], axis=1)[:, 0] == 1
+    home, maker = np.arange(count), np.arange(len(steps))
+    for step in np.flatnonzero(copies[steps.form]).tolist():
+        given, result = steps.used[steps.start[step] : steps.start[step + 1]].tolist()
+        source = home[given]
+        made = last_write[source]
+        fresh = writes[result] == 1 and first[result] == step and shared[source] and shared[result]
+        if fresh and once <= made < step and one_result[steps.form[made]]:
+            home[result], maker[step] = source, made
+    left = maker[once:] == np.arange(once, len(steps))
+    kept = core.steps.select(np.flatnonzero(left))
+    return replace(core, steps=replace(kept, used=home[kept.used])), np.cumsum(left)[maker[once:] - once]
+
+
+def _renumbered(trace: TensorTrace, after: Mapping[int, Ints]) -> TensorTrace:
+    """Returns a trace in programs without copies. `after`: for each step of a core, the steps until it is observed."""
+    pairs = zip(trace.core.tolist(), trace.step.tolist(), strict=True)
+    return replace(trace, step=np.array([after[core][step - 1] for core, step in pairs], np.int64))

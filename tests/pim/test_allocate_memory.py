@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 import raptor
 from raptor.common.errors import CapacityError
 from raptor.pim import PimProgram, allocate, memory_warnings, reuse_operands, verify_pim
-from raptor.pim.allocate_memory import BufferLifetimes
-from raptor.pim.ir import CoreProgram
+from raptor.pim.allocate_memory import BufferLifetimes, drop_copies
+from raptor.pim.ir import CoreProgram, TensorTrace
 from raptor.pim.operations import Buffer, Load, Repeat, Store
-from raptor.spatial.operations import Operation, Vector
+from raptor.spatial.operations import Move, Operation, Vector
 from raptor.spatial.tiles import ShapedValue
+from raptor.target.tensor_layout import Image
 from tests.pim.programs import of_operations
 from tests.pipeline import arch_file, chip, conv_model
 from tests.tiny_models import make_model, node
@@ -105,12 +106,14 @@ SIZE = 6
 
 @st.composite
 def computations(draw: Callable[..., int]) -> PimProgram:
-    """Loads, vector operations of whole or repeating operands, repeats and stores."""
+    """Loads, vector operations of whole or repeating operands, repeats, copies, and stores; some are loaded twice."""
     operations: list[Operation[Buffer]] = []
     whole: list[Buffer] = []
     short: list[Buffer] = []
     for i in range(draw(st.integers(2, 20))):
-        kind = draw(st.sampled_from(["load", "short", "vector", "vector", "vector", "repeat", "store"]))
+        kind = draw(
+            st.sampled_from(["load", "short", "vector", "vector", "vector", "repeat", "store", "copy", "again"])
+        )
         out = buffer(f"b{i}", SIZE // 2 if kind == "short" else SIZE)
         if kind == "short":
             operations.append(Load(out, i))
@@ -121,12 +124,22 @@ def computations(draw: Callable[..., int]) -> PimProgram:
         elif kind == "store":
             operations.append(Store(draw(st.sampled_from(whole)), i))
             continue
+        elif kind == "again":
+            operations.append(Load(draw(st.sampled_from(whole)), i))
+            continue
+        elif kind == "copy":
+            operations.append(copy_of(draw(st.sampled_from(whole)), out, draw(st.sampled_from([SIZE, SIZE, SIZE - 1]))))
         elif kind == "repeat" and short:
             operations.append(Repeat(out, draw(st.sampled_from(short))))
         else:
             operations.append(_vector(draw, out, whole, short))
         whole.append(out)
     return program(*operations, *(Store(last, 100 + i) for i, last in enumerate(whole[-2:])))
+
+
+def copy_of(source: Buffer, result: Buffer, elements: int) -> Move[Buffer]:
+    """A copy of the first elements of a buffer."""
+    return Move(result, (source,), np.array([[0, 0, 0, 1, elements]]))
 
 
 def _vector(draw: Callable[..., int], out: Buffer, whole: list[Buffer], short: list[Buffer]) -> Vector:
@@ -149,6 +162,8 @@ def stored(p: PimProgram) -> Iterator[tuple[int, list[float]]]:
             case Vector(out, function, operands):
                 arguments = (np.resize(values[o.name], out.elements) for o in operands)
                 values[out.name] = FUNCTIONS[function](*arguments)
+            case Move(out, (source,), runs):
+                values[out.name] = np.where(np.arange(out.elements) < runs[0, 4], values[source.name], 0)
             case Store(source, address):
                 yield address, values[source.name].tolist()
 
@@ -183,6 +198,25 @@ def test_reuse_spares_an_operand_that_is_read_later():
     a, b = buffer("a", 4), buffer("b", 4)
     before = program(Load(a, 0), Vector(b, "relu", (a,)), Store(b, 0), Store(a, 4))
     assert list(reuse_operands(before).cores[0].steps) == list(before.cores[0].steps)
+
+
+def test_a_copy_of_a_whole_buffer_is_dropped():
+    a, b, c = (buffer(name, 4) for name in "abc")
+    before = program(Load(a, 0), copy_of(a, b, 4), copy_of(b, c, 4), Vector(b, "relu", (c,)), Store(a, 0))
+    kept = drop_copies(program(*(step.operation for step in before.cores[0].steps), Store(b, 4)))
+    assert [type(step.operation) for step in kept.cores[0].steps] == [Load, Move, Move, Vector, Store, Store]
+    after = drop_copies(program(Load(a, 0), copy_of(a, b, 4), copy_of(b, c, 4), Store(c, 0)))
+    assert [str(step.operation) for step in after.cores[0].steps] == [str(Load(a, 0)), str(Store(a, 0))]
+
+
+def test_a_tensor_that_a_dropped_copy_made_is_observed_where_its_value_was_made():
+    a, b = buffer("a", 4), buffer("b", 4)
+    core = program(Load(a, 0), Vector(a, "relu", (a,)), Load(buffer("c", 1), 4), copy_of(a, b, 4), Store(b, 0)).cores[0]
+    step = np.array([2, 4])
+    trace = TensorTrace("t", "n", Image((4,), 0), (), np.zeros(2, np.int64), step)
+    after = drop_copies(PimProgram("tiny", {0: core}, 0, (trace,)))
+    assert after.traces[0].step.tolist() == [2, 2]
+    assert len(after.cores[0].steps) == 4
 
 
 def test_more_memory_than_the_simulator_s_default_is_a_warning():

@@ -185,7 +185,36 @@ def spectrogram() -> ModelProto:
     return make_model(nodes, {"x": (1, 1, 20, 3)}, ["y"], weights, opset=13)
 
 
+def norm(tokens: int = 1) -> ModelProto:
+    """A norm of a token between two layers, the second one with a bias."""
+    nodes = [
+        node("MatMul", "x v", "m", name="first"),
+        node("LayerNormalization", "m gain bias", "n", name="norm", axis=-1),
+        node("MatMul", "n w", "p", name="layer"),
+        node("Add", "p b", "y", name="sum"),
+    ]
+    weights = {"gain": random(6), "bias": random(6, seed=1), "w": random(6, 4), "b": random(4)}
+    weights["v"] = random(3, 6)
+    return make_model(nodes, {"x": (1, tokens, 3)}, ["y"], weights)
+
+
+def turned() -> ModelProto:
+    """A rotary embedding of the result of a layer for one token: each half times sines is added to the other one."""
+    nodes = [
+        node("MatMul", "x w", "p", name="layer"),
+        node("Split", "p", "a b", name="halves", axis=-1),
+        node("Neg", "b", "n", name="negated"),
+        node("Concat", "n a", "r", name="exchanged", axis=-1),
+        node("Mul", "r sines", "s", name="by sines"),
+        node("Mul", "p cosines", "c", name="by cosines"),
+        node("Add", "s c", "y", name="sum"),
+    ]
+    inputs = {"x": (1, 1, 4), "sines": (1, 1, 4), "cosines": (1, 1, 4)}
+    return make_model(nodes, inputs, ["y"], {"w": random(4, 4)})
+
+
 MODELS = {
+    "fold_gains": norm,
     "fold_relu": relu,
     "fuse_parallel_branches": branches,
     "join_steps": loop,
@@ -200,6 +229,8 @@ MODELS = {
     "turn_columns": column,
     "lift_to_2d": signal,
     "reduce_in_place": weights_of_pixels,
+    "multiply_moved": turned,
+    "narrow_sums": norm,
     "turn_images": spectrogram,
     "fuse_horizontally": module,
     "compose_gathers": shuffle,
@@ -219,9 +250,9 @@ class Rewritten(Driver):
         return result
 
 
-def rewritten(model: ModelProto) -> dict[str, Graph]:
+def rewritten(model: ModelProto, cores: int = 8) -> dict[str, Graph]:
     """The graph as it was loaded, and after each pass that rewrites it, by the name of the pass."""
-    arch, driver = chip((16, 16), xbars_per_core=16, cores=8), Rewritten()
+    arch, driver = chip((16, 16), xbars_per_core=16, cores=cores), Rewritten()
     loaded = load(model).graph
     pipeline.rewrite_and_map(pipeline.prepare_graph(loaded, arch, driver=driver), arch, ROWS, driver=driver)
     return {"load": loaded, **driver.graphs}

@@ -94,19 +94,32 @@ class SampleRuns:
     starts: dict[int, StepStart] = field(init=False, default_factory=dict[int, StepStart])
 
     def with_runnable_bounds(self) -> "SampleRuns":
-        """Returns the samples with bounds on random inputs, within which the model runs without an error."""
+        """Returns the samples with bounds on random inputs, within which the model runs without an error.
+
+        If it can be, within which it makes finite numbers: from a mask that is not 0 or 1, some models make none.
+        """
         places = self.program.memory.inputs
         integers = integer_input_names(places)
         if self.given or not self.numbers or not (integers or may_read_indices(self.model)):
             return self
         outputs = [place.name for place in self.program.outputs]
 
-        def attempt(bounds: Mapping[str, IndexBounds]) -> None:
-            for number in self.numbers:
-                self.golden.run(make_inputs(places, self.golden, (), number, bounds), outputs)
+        def attempt(bounds: Mapping[str, IndexBounds]) -> bool:
+            inputs = (make_inputs(places, self.golden, (), number, bounds) for number in self.numbers)
+            made = [self.golden.run(given, outputs) for given in inputs]
+            return all(np.isfinite(array).any() for values in made for array in values.values() if array.size)
+
+        def attempt_finite(bounds: Mapping[str, IndexBounds]) -> None:
+            if not attempt(bounds):
+                raise UserError("no finite numbers")
 
         found = find_index_bounds(read_model(self.model))
-        return replace(self, bounds=find_runnable_bounds(found, integers, attempt) if integers else found)
+        if not integers:
+            return replace(self, bounds=found)
+        try:
+            return replace(self, bounds=find_runnable_bounds(found, integers, attempt_finite))
+        except UserError:
+            return replace(self, bounds=find_runnable_bounds(found, integers, attempt))
 
     def with_kind(self, kind: str) -> "SampleRuns":
         """Returns one input of another kind, with the first seed."""

@@ -40,28 +40,31 @@ def lacks_kernel(error: Exception) -> bool:
 
 
 def fold_constants(proto: ModelProto, folder: Path) -> bool:
-    """Replaces nodes that depend on constants and shapes only by their results, in place.
+    """Replaces nodes that depend on constants and shapes only by their results, in place; drops unread nodes.
 
     Returns False if there are none. proto: has inferred shapes. folder: holds its larger weights.
     """
     found, nodes = _Folding(proto, folder), list(proto.graph.node)
     replaced = [found.replaces(node) for node in nodes]
     kept: list[NodeProto] = []
-    needed: set[str] = set()
+    needed = {v.name for v in proto.graph.output}
     for node, gone in zip(reversed(nodes), reversed(replaced), strict=True):
+        read = any(o in needed for o in node.output)
         # A sequence cannot be a constant.
-        if not gone or any(o in needed and found.is_sequence(o) for o in node.output):
+        if (read and not gone) or any(o in needed and found.is_sequence(o) for o in node.output):
             kept.append(node)
             needed.update(find_reads(node))
     replace_nodes(proto.graph, kept[::-1])
-    proto.graph.initializer.extend(found.results(needed | {v.name for v in proto.graph.output}))
+    proto.graph.initializer.extend(found.results(needed))
     return len(kept) < len(nodes)
 
 
 def can_fold(graph: GraphProto) -> bool:
-    """Checks whether a node depends on constants only, other than quantisers and dequantisers."""
+    """Checks whether a node may depend on constants or shapes only, other than quantisers and dequantisers."""
     fixed = {t.name for t in graph.initializer}
     for node in graph.node:
+        if node.op_type == "Softmax":
+            return True
         if _is_computable(node) and all(i in fixed for i in find_reads(node)):
             if node.op_type not in _BORDERS:
                 return True
@@ -94,6 +97,9 @@ class _Folding:
         """Checks whether a node can be removed because its results are now known."""
         if node.op_type in ("Shape", "Size") and node.domain in STANDARD_DOMAINS and node.input:
             return self._measure(node)
+        if node.op_type == "Softmax" and node.domain in STANDARD_DOMAINS and self._has_one_share(node):
+            self._known[node.output[0]] = np.ones(self._sizes[node.output[0]] or (), np.float32)
+            return True
         if not _is_computable(node) or not all(map(self._is_fixed, find_reads(node))):
             return False
         quantised = node.op_type in _BORDERS or any(i in self._waiting for i in find_reads(node))
@@ -101,6 +107,16 @@ class _Folding:
             self._waiting.update((o, node) for o in node.output if o)
             return False
         return self._compute(node, self._known)
+
+    def _has_one_share(self, node: NodeProto) -> bool:
+        """Checks whether a softmax is over one element, as in an attention to one token: the share of it is 1."""
+        dims = self._sizes.get(node.output[0])
+        if dims is None:
+            return False
+        version = next(each.version for each in self._opsets if each.domain in STANDARD_DOMAINS)
+        axis = next((each.i for each in node.attribute if each.name == "axis"), -1 if version >= 13 else 1)
+        spanned = dims[axis % max(len(dims), 1) :]
+        return math.prod(spanned[:1] if version >= 13 else spanned) == 1
 
     def is_sequence(self, name: str) -> bool:
         return isinstance(self._known.get(name), list)

@@ -29,6 +29,8 @@ _DERIVED: Mapping[str, DerivedKind] = MappingProxyType(
 )
 """Names that exporters give to inputs which the position determines."""
 
+_OF_ENCODER = "encoder_"
+"""Begin of the names that exporters give to inputs from an encoder."""
 _COMBINED_RANK = 5
 """Rank of a cache that holds keys and values, [2, batch, heads, rows, d]."""
 _CACHE_TYPES = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.INT8))
@@ -127,11 +129,15 @@ def _axis(node: NodeProto, value: ValueInfoProto) -> int:
 
 
 def _integer_dims(values: Any, derived: Mapping[str, DerivedKind]) -> frozenset[str]:
-    """Returns the symbolic sizes of inputs of integers, such as the ids of tokens: batch and tokens of a step."""
+    """Returns the symbolic sizes of inputs of integers, such as the ids of tokens: batch and tokens of a step.
+
+    Those of an encoder, such as its mask, have the tokens of the encoder.
+    """
     integers = (
         v
         for v in values
         if v.name not in derived
+        and not v.name.startswith(_OF_ENCODER)
         and np.dtype(helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)).kind in "iu"
     )
     return frozenset(d.dim_param for v in integers for d in v.type.tensor_type.shape.dim if d.dim_param)

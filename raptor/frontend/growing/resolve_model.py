@@ -1,5 +1,7 @@
 """Resolves what hides the caches of a decoder: operators of onnxruntime, branches, and nodes that only rename."""
 
+from collections.abc import Mapping
+
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
@@ -40,13 +42,17 @@ def _hoist_constants(proto: ModelProto) -> None:
 
 
 def _drop_renames(proto: ModelProto) -> None:
-    """Removes each Identity of a computed tensor; an output of the model keeps its name."""
+    """Removes each Identity, and each Cast to the type that it has, of a computed tensor.
+
+    An output of the model keeps its name.
+    """
+    types = _known_types(proto)
     outputs = {v.name for v in proto.graph.output}
     made = {name for node in proto.graph.node for name in node.output}
     renamed: dict[str, str] = {}
     kept: list[NodeProto] = []
     for node in proto.graph.node:
-        source = node.input[0] if node.op_type == "Identity" else ""
+        source = node.input[0] if _is_rename(node, types) else ""
         source = renamed.get(source, source)
         if source not in made or (source in outputs and node.output[0] in outputs):
             kept.append(node)
@@ -59,3 +65,17 @@ def _drop_renames(proto: ModelProto) -> None:
         rename_reads(node, renamed)
         node.output[:] = [renamed.get(name, name) for name in node.output]
     replace_nodes(proto.graph, kept)
+
+
+def _known_types(proto: ModelProto) -> dict[str, int]:
+    """Returns the element types of inputs, and of what appends rows to them."""
+    found = {v.name: v.type.tensor_type.elem_type for v in proto.graph.input}
+    for node in proto.graph.node:
+        if node.op_type in ("Concat", "Identity") and node.input[0] in found:
+            found[node.output[0]] = found[node.input[0]]
+    return found
+
+
+def _is_rename(node: NodeProto, types: Mapping[str, int]) -> bool:
+    cast_to = next((a.i for a in node.attribute if node.op_type == "Cast" and a.name == "to"), None)
+    return node.op_type == "Identity" or (cast_to is not None and types.get(node.input[0]) == cast_to)

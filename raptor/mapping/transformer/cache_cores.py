@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from raptor.graph.ir import Dot, Filter, Graph, Move, Node
+from raptor.graph.ir import Dot, Filter, Graph, Move, Node, Rename
 from raptor.graph.layers import filter_key, find_filters, find_layer_nodes, layer_target
 from raptor.mapping.decision import (
     Decision,
@@ -199,7 +199,10 @@ def _layer_cores(layers: Mapping[str, LayerRecord]) -> set[int]:
 
 
 def _find_chains(graph: Graph, decision: Decision, attentions: Sequence[_Attention]) -> _Chains:
-    """Returns the layers of one token between attentions; those that do not depend on one another are together."""
+    """Returns the layers of one token between attentions; those that do not depend on one another are together.
+
+    Of these, the one comes first behind which most is computed: it is on the core where their input is made.
+    """
     products = {product.name for attention in attentions for product in attention}
     place: dict[str, tuple[int, int]] = {}
     found: dict[tuple[int, int], list[str]] = {}
@@ -210,7 +213,18 @@ def _find_chains(graph: Graph, decision: Decision, attentions: Sequence[_Attenti
             if isinstance(decision.layers.get(filter_key(node)), FullyConnected):
                 found.setdefault((attention, layer), []).append(filter_key(node))
         place[node.output] = attention + (node.output in products), layer
-    return dict(sorted(found.items()))
+    behind = _elements_behind(graph)
+    return {place: sorted(keys, key=lambda key: -behind[key]) for place, keys in sorted(found.items())}
+
+
+def _elements_behind(graph: Graph) -> Mapping[str, int]:
+    """Returns the number of elements that are made on the path from each tensor to an output where these are most."""
+    behind = dict.fromkeys(graph.tensors, 0)
+    for node in reversed(graph.nodes):
+        made = 0 if isinstance(node.operator, Rename) else graph.tensors[node.output].image.elements
+        for name in node.inputs:
+            behind[name] = max(behind[name], behind[node.output] + made)
+    return behind
 
 
 def _spread_layers(

@@ -88,7 +88,7 @@ class ScheduleProblem:
     outputs, output_of: pairs of a tile that is stored in global memory and its output, by number; outputs may share a
     tile. inputs: numbers of the tiles of inputs. pinned: tiles of outputs that have parts which no compute makes.
     resident: numbers of values that are on their cores before the first step; numbered as by `loads`. is_decoder:
-    whether products read states of the next step.
+    whether products read states of the next step. is_single: whether each layer makes one pixel.
     """
 
     arch: Target
@@ -103,6 +103,7 @@ class ScheduleProblem:
     resident: "Ints"
     costs: CostModel
     is_decoder: bool
+    is_single: bool
 
     @classmethod
     def from_graph(cls, arch: Target, placed: PlacedGraph, together: range) -> "ScheduleProblem":
@@ -140,6 +141,7 @@ class ScheduleProblem:
             _resident(graph, needs.flow),
             CostModel(arch, graph.filters),
             is_decoder,
+            all(layer.window.out_pixels == 1 for layer in graph.filters.values()),
         )
 
     @property
@@ -197,11 +199,14 @@ class ScheduleProblem:
 
         Rows higher up in the image come first, then messages before other work, then steps nearer to the end. Steps of
         a decoder come in the order in which they are needed instead, as a layer needs all outputs of the one before.
+        Where each layer makes one pixel, as for one token, those come first after which most nodes follow one another.
         """
         number = np.arange(len(self.core))
         rank = np.empty_like(number)
         if self.is_decoder:
             order = np.lexsort((self.turns(), self.needed(), self.moves_state))
+        elif self.is_single:
+            order = np.lexsort((-number, self.needs.taken < 0, -self.following()))
         else:
             order = np.lexsort((-number, self.needs.taken < 0, self.position))
         rank[order] = number
@@ -228,6 +233,17 @@ class ScheduleProblem:
             if not late[before]:
                 found[before] = min(found[before], found[after])
         return np.minimum(found, len(turns))
+
+    def following(self) -> "Ints":
+        """Returns the number of nodes on the longest path from each step to an end."""
+        nodes, user = self.needs.flow.nodes, self.needs.fetch_user.tolist()
+        node = [*nodes, *(nodes[step] for step in user)]
+        found = [0] * len(self.core)
+        by_turn = np.argsort(self.turns()[self.needs.edges[:, 0]], kind="stable")
+        edges: list[list[int]] = self.needs.edges[by_turn].tolist()
+        for before, after in reversed(edges):
+            found[before] = max(found[before], found[after] + (node[before] != node[after]))
+        return np.array(found)
 
     def messages(self) -> tuple["Ints", "Ints", Floats]:
         """Returns the transfer of each step: sending core (-1: none), bytes, and ns of a copy inside the core."""

@@ -41,8 +41,20 @@ def _with_integers(kind: str) -> ModelProto:
     return decoders.with_integer_cache(decoders.grouped_decoder(layers=1), kind)
 
 
+def _with_casts() -> ModelProto:
+    """A decoder whose appended keys become floats, which they are, as optimum exports GPT-Neo."""
+    proto = decoders.plain_decoder(layers=1)
+    places = {node.output[0]: place for place, node in enumerate(proto.graph.node)}
+    appended = proto.graph.node[places["present.0.key"]]
+    appended.output[0] = "appended"
+    cast = helper.make_node("Cast", ["appended"], ["present.0.key"], to=TensorProto.FLOAT)
+    proto.graph.node.insert(places["present.0.key"] + 1, cast)
+    return proto
+
+
 FORMS: Mapping[str, Callable[[], ModelProto]] = {
     "plain": decoders.plain_decoder,
+    "casts": _with_casts,
     "grouped": decoders.grouped_decoder,
     "window": lambda: decoders.grouped_decoder(local_window_size=3),
     "sink": lambda: decoders.grouped_decoder(smooth_softmax=1),

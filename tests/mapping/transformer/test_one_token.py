@@ -41,10 +41,13 @@ def transformer(tokens: int = 1) -> ModelProto:
 
 
 def test_row_tiles_have_cores_of_their_own() -> None:
-    """A product of 512 rows waits for one crossbar of 128 rows, not for four, one after another."""
+    """A product of 512 rows waits for one crossbar of 128 rows, not for four, one after another.
+
+    The one token has the whole attention, so nothing depends on queries and keys.
+    """
     made = raptor.compile(transformer(), arch="bench")
     cores = {layer.node: set(layer.cores) for layer in made.report.layers if layer.xbars}
-    assert len(cores) == 6 * BLOCKS
+    assert len(cores) == 4 * BLOCKS
     assert all(len(cores[f"down.{n}"]) >= WIDE // XBAR_ROWS for n in range(BLOCKS))
     latency = made.simulate().latency_ns
     assert latency is not None

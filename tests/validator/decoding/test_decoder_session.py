@@ -114,17 +114,22 @@ def test_the_branch_of_a_merged_decoder_with_caches_is_a_decoder() -> None:
     assert (verdict.decoding.tokens, verdict.decoding.equal) == (CAPACITY, CAPACITY)
 
 
+@pytest.mark.parametrize("masked", [False, True], ids=["all tokens", "with padding"])
 @pytest.mark.parametrize("returned", ["nothing", "empty", "same"])
-def test_a_decoder_attends_to_what_an_encoder_computed(returned: Any, tmp_path: Path) -> None:
+def test_a_decoder_attends_to_what_an_encoder_computed(returned: Any, masked: bool, tmp_path: Path) -> None:
     """It is an input of all steps, or a state that the model returns as it is; the session begins with it."""
-    made = compiled(fused_decoders.encoder_decoder(returned), dims={"encoder": 5})
+    made = compiled(fused_decoders.encoder_decoder(returned, masked=masked), dims={"encoder": 5})
     verdict = made.validate()
     assert verdict.passed, verdict
     assert verdict.decoding is not None
     assert verdict.decoding.equal == CAPACITY
     proto = ModelProto.FromString((made.save(tmp_path / "out") / files.ORIGINAL).read_bytes())
     rng = np.random.default_rng(1)
-    given = {f"past_key_values.0.encoder.{k}": random_floats(rng, 1, 2, 5, 8) for k in ("key", "value")}
+    given: dict[str, Array] = {}
+    for kind in ("key", "value"):
+        given[f"past_key_values.0.encoder.{kind}"] = random_floats(rng, 1, 2, 5, 8)
+    if masked:
+        given["encoder_attention_mask"] = np.array([[1, 1, 1, 0, 0]])
     session = raptor.Session(made, given)
     wanted = decoders.steps_of_runtime(proto, TOKENS, given)
     for token, found in zip(TOKENS, wanted, strict=True):
@@ -237,6 +242,20 @@ def test_a_text_that_does_not_fit_is_refused_before_it_runs(program: raptor.Prog
         session.generate([1, 2, 3], 5)
     assert session.position == 0
     assert len(session.generate([1, 2, 3], 4)) == 4
+
+
+def test_step_257_of_a_cache_of_256_is_refused_before_it_runs() -> None:
+    session = raptor.Session(compiled(decoders.plain_decoder(positions=256), capacity=256))
+    refused = pytest.raises(raptor.UserError, match="position 256: the cache holds 256 tokens; reset the session, or")
+    with refused:
+        session.generate([1] * 250, 8)
+    assert session.position == 0
+    assert len(run_tokens(session, [k % 12 for k in range(256)])) == 256
+    held = session.states()
+    with refused:
+        session.step(0)
+    assert session.position == 256
+    assert all(np.array_equal(array, held[name]) for name, array in session.states().items())
 
 
 @pytest.mark.parametrize(
