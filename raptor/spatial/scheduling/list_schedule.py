@@ -236,9 +236,10 @@ class ScheduleProblem:
 
     def following(self) -> "Ints":
         """Returns the number of nodes on the longest path from each step to an end."""
-        nodes, user = self.needs.flow.nodes, self.needs.fetch_user.tolist()
+        nodes = self.needs.flow.nodes
+        user: list[int] = self.needs.fetch_user.tolist()
         node = [*nodes, *(nodes[step] for step in user)]
-        found = [0] * len(self.core)
+        found: list[int] = [0] * len(self.core)
         by_turn = np.argsort(self.turns()[self.needs.edges[:, 0]], kind="stable")
         edges: list[list[int]] = self.needs.edges[by_turn].tolist()
         for before, after in reversed(edges):
