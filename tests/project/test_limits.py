@@ -196,7 +196,7 @@ def test_a_scale_for_each_channel_takes_no_crossbars(scheme: str, tmp_path: Path
     for per_channel in (False, True):
         path = tmp_path / f"{per_channel}.onnx"
         raptor.quantize(models.build("lenet5"), scheme=scheme, per_channel=per_channel).save(path)
-        used.append(raptor.compile(path, cores=40).report.xbars_used)
+        used.append(raptor.compile(path, cores=40, mapping="raptor").report.xbars_used)
     assert used[0] == used[1]
 
 
