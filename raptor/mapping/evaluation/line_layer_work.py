@@ -100,12 +100,11 @@ class _LineLayer:
     def add_core(self, works: Mapping[Range, NodeWork], core: int, segment: int, group: int, outs: Range) -> None:
         """Adds the work of one core of the grid, but not the sums over groups."""
         (name,), tiles = self.node.inputs, self.walk.facts.parts[self.node.output]
-        (lane, cols), steps = self.segments[segment], None
+        lane, cols = self.segments[segment]
+        steps = lane if self.chosen.grid.lanes else None
         given, sums = self.walk.layouts[name], with_accumulators(self.chip)
         lines = sum(band.lines * count for (band, _), count in self.bands(lane).items())
         rows = self.lines_read(lane)
-        if self.chosen.grid.lanes:
-            steps = lane
         terms = own = 0
         # What is made last is added last: the first results are not added to anything.
         for part in sorted(self.chosen.grid.ins[group], key=lambda part: works[part].number):

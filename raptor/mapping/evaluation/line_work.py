@@ -243,7 +243,7 @@ def add_window(walk: WorkWalk, node: Node, window: Window) -> None:
         lines = list[CellLine]()
         for rows in lanes:
             read = [line for y in range(*rows) for line, _ in input_lines_read(window)[y]]
-            given = [*layout.under((min(read), max(read) + 1))]
+            given = [*layout.under((min(read), max(read) + 1))] if read else []
             made = _window_line(walk, works, node, window, given, _middle_line(window, rows[0]), rows[1] - rows[0])
             for work, cells in zip(works, made, strict=True):
                 for cell in cells:
