@@ -116,7 +116,7 @@ def test_a_constant_that_is_read_before_it_is_made(tmp_path: Path):
     added = [node("DequantizeLinear", "k scale zero8", "real", name="real"), node("Add", "c real", "d", name="d")]
     nodes = [*first, pool, *second, *added, *third]
     chain = make_model(nodes, {"x": (1, 4, 5, 4)}, ["e"], constants, opset=21, ir_version=10)
-    program = with_stages(chain, tmp_path, 3_000.0, method="slices", cores=8, resident_constants=True)
+    program = with_stages(chain, tmp_path, 2_000.0, method="slices", cores=8, resident_constants=True)
     folder = saved(program, tmp_path / "out")
     assert delays_of(folder) == [{"output": "e", "passes": 2}]
     assert validate(folder, samples=6).verdict == "pass"

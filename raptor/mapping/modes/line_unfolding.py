@@ -379,8 +379,9 @@ def _number_band_outs(window: Window, height: int, *, clipped: bool) -> tuple[In
     """Returns the output lines of all bands, the number of the band of each one, and the number of bands."""
     found = cut_bands(window, height, clipped=clipped)
     pairs = [(out, n) for n, (band, _) in enumerate(found) for out in band.outs if _is_inside(window, out)]
-    outs = np.array([out for out, _ in pairs], np.int64).reshape(len(pairs), -1)
-    return np.ravel_multi_index(tuple(outs.T), window.out_dims[:-1]), np.array([n for _, n in pairs]), len(found)
+    dims = window.out_dims[:-1]
+    outs = np.array([out for out, _ in pairs], np.int64).reshape(-1, len(dims))
+    return np.ravel_multi_index(tuple(outs.T), dims), np.array([n for _, n in pairs], np.int64), len(found)
 
 
 @lru_cache(maxsize=1024)

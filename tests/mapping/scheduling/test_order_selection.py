@@ -84,7 +84,7 @@ def test_the_search_for_throughput_tries_eight_samples(monkeypatch: pytest.Monke
     model, found = models.build("resnet8", seed=0), dict[int, tuple[int, float]]()
     for samples in (5, mapping_search.SAMPLES_TRIED["throughput"]):
         monkeypatch.setitem(mapping_search.SAMPLES_TRIED, "throughput", samples)
-        program = raptor.compile(model, cores=30, optimize="throughput", effort=1, overlap=1)
+        program = raptor.compile(model, cores=50, optimize="throughput", effort=1, overlap=1)
         assert isinstance(program.artifacts, ProgramArtifacts)
         flow = program.artifacts.mapping.decision.flow
         assert isinstance(flow, LineFlow)
