@@ -192,6 +192,13 @@ def test_bands_of_lanes() -> None:
     assert sums == {1: 1, 2: 2, 3: 3}
 
 
+def test_a_layer_that_reads_padding_only_has_no_bands() -> None:
+    """The two rows of the kernel are three lines apart, on both sides of the only line."""
+    window = Window((1, 4), (1, 4), (2, 1), (1, 1), (2, 0), (3, 1))
+    assert cut_bands(window, 1, clipped=False, lane=(0, 1)) == ()
+    assert not count_lane_bands(window, 1, clipped=False, lane=(0, 1))
+
+
 def test_a_lane_works_when_its_lines_arrive() -> None:
     """A core makes 8 lines of 100 ns; two cores read 4 of them each, 100 ns for a line."""
     made = NodeWork("lines", 0, 8)
