@@ -35,6 +35,7 @@ STRATEGIES: tuple[Mapping[str, Any], ...] = (
     *[{"mapping": "raptor"}] * 9,
     *[{"mapping": "rows"}] * 6,
     {"mapping": "rows", "knobs": {"neighbours": 1.0, "latency": 8.0}},
+    *[{"mapping": "rows", "knobs": {"lanes": 8.0}}] * 3,
     {"mapping": "pixelwise"},
     *({"optimize": objective, "effort": 2} for objective in ("latency", "throughput", "energy")),
 )
