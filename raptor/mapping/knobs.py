@@ -52,7 +52,8 @@ class TuningKnobs:
     `latency`: weight of the latency against the interval, as an exponent; 0 for the interval alone. It acts on models
     whose layers may share cores in turns (transformers, models with means over whole images); above 1, streamed layers
     get their cores by it, too. `neighbours`: assumed load of a pair of neighbouring layers on shared cores, relative to
-    its work; 0: no pairs share cores. `lanes`: largest number of lanes of a layer (`LineGrid`).
+    its work; 0: no pairs share cores. `lanes`: largest number of lanes of a layer (`LineGrid`) in the first decision of
+    a search.
 
     Measured (docs/lab/performance.md), latency and interval as geometric means of six models on 64 and 200 cores,
     relative to the defaults with a step of 10 us: step 5 us, the default now: 0.966 and 0.981; patience 500 ns: 1.008
