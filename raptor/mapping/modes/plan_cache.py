@@ -67,8 +67,13 @@ def plan_layers(
             key, weights = filter_key(node), (knobs.products, corrections.get(filter_key(node), 1.0))
             plans = cache.layer_plans(node.operator, parts[node.inputs[0]], chip, more, knobs.step_ns)
             if plans:
-                found[key] = [plan.weighted(*weights) for plan in plans if len(plan.grid.lanes) <= knobs.lanes]
+                found[key] = [plan.weighted(*weights) for plan in plans if _may_have_lanes(plan, arch, knobs)]
     return found
+
+
+def _may_have_lanes(plan: LayerPlan, arch: Target, knobs: TuningKnobs) -> bool:
+    """True if a plan has no lanes, or no more than the knobs allow and the chip has cores for."""
+    return not plan.grid.lanes or (len(plan.grid.lanes) <= knobs.lanes and plan.cores <= arch.usable_cores)
 
 
 def plan_key(operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue) -> tuple[object, ...]:
