@@ -432,7 +432,7 @@ def test_a_mapping_without_its_output(shell: Shell, model: str):
 
 
 def test_a_bad_pass(shell: Shell, model: str):
-    assert "--stop-after lunch: expected one of: load, drop_dead_channels, order_channels" in shell.refused(
+    assert "--stop-after lunch: expected one of: load, fold_gains, drop_dead_channels" in shell.refused(
         "compile", model, "--stop-after", "lunch"
     )
 

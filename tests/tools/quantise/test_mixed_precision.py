@@ -19,7 +19,7 @@ from raptor.tools.quantise.qdq_pairs import DQ, QdqModel
 from tests.tiny_models import make_model, node, random
 from tests.tools.quantise.support import constants, run, small_cnn
 
-CHIP: dict[str, Any] = {"xbar": 16, "cores": 4, "cell_bits": 2}
+CHIP: dict[str, Any] = {"xbar": 16, "cores": 2, "cell_bits": 2}
 
 
 def two_layers() -> onnx.ModelProto:
