@@ -183,7 +183,7 @@ def test_the_command_writes_a_policy_that_it_reads(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     onnx.save(two_layers(), "model.onnx")
-    chip = ("--xbar", "16", "--cores", "4", "--cell-bits", "2", "--samples", "4")
+    chip = ("--xbar", "16", "--cores", "2", "--cell-bits", "2", "--samples", "4")
     assert call("--mixed", "--budget", "latency=0.9", *chip, "-o", "a.onnx", "--policy-out", "policy.json") == 0
     assert f"share {found.ratio:.3f}" in capsys.readouterr().out
     assert Policy.model_validate_json(Path("policy.json").read_bytes()) == found.policy
