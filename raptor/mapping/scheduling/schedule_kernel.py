@@ -144,7 +144,7 @@ def _empty(work: SampleWork) -> PairHeaps:
 
 
 @bare_kernel
-@interpret_first(us=lambda args: 40 * args[0].size, until_us=2e6, by_element=True)
+@interpret_first(us=lambda args: 40 * args[0].size, until_us=3e6, by_element=True)
 def list_schedule(
     ordered: Ints,
     chip: ChipState,
@@ -316,7 +316,7 @@ def _run(i: int, sample: int, ready: float, chip: ChipState, work: SampleWork) -
 
 
 @bare_kernel
-@interpret_first(us=lambda args: 3 * args[1].size, until_us=6e5, by_element=True)
+@interpret_first(us=lambda args: 3 * args[1].size, until_us=1e6, by_element=True)
 def run_in_order(ends_ns: Floats, ready_ns: Floats, chip: ChipState, work: SampleWork, order: Ints) -> None:
     """Sets the end of each sample in ns, if every core executes the steps of each sample in this order.
 
