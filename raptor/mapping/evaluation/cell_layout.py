@@ -70,7 +70,7 @@ class CellLayout:
         return max(Counter(core for cores in on_cores for core in cores).values())
 
     def index(self, row: int) -> int:
-        """Returns the number of the entry of `lines` that a line is like."""
+        """Returns the index in `lines` of the cells of an image line: the lane of the line, if there are lanes."""
         if self.starts:
             return bisect_right(self.starts, row) - 1
         return row if len(self.lines) > 1 else 0
@@ -81,7 +81,7 @@ class CellLayout:
 
     @property
     def spans(self) -> list[Range]:
-        """The lines that each entry of `lines` stands for."""
+        """The range of image lines that each entry of `lines` describes: a lane, a single line, or all lines."""
         if len(self.lines) == 1:
             return [(0, self.rows)]
         return [*pairwise((*(self.starts or range(self.rows)), self.rows))]

@@ -1,7 +1,7 @@
 """The work of layers with weights: line by line on a grid of cores, or with matrices of whole tiles."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from raptor.graph.ir import Filter, Node
@@ -38,11 +38,11 @@ class _LineLayer:
     operator: Filter
     chosen: LineUnfolding
     chip: Target
+    segments: tuple[tuple[Range, Range], ...] = field(init=False)
+    """Output lines and columns of each segment of the grid."""
 
-    @property
-    def segments(self) -> list[tuple[Range, Range]]:
-        """The output lines and the columns of each segment."""
-        return [*self.chosen.grid.segments(self.operator.window.out_lines)]
+    def __post_init__(self) -> None:
+        self.segments = tuple(self.chosen.grid.segments(self.operator.window.out_lines))
 
     def limit(self, work: NodeWork, place: int | tuple[int, int], lane: Range) -> None:
         """Records that a core, or the messages between two, are busy for a lane only, if the layer has lanes."""

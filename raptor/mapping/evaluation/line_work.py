@@ -259,7 +259,7 @@ def add_window(walk: WorkWalk, node: Node, window: Window) -> None:
 
 
 def find_window_lanes(layout: CellLayout, window: Window) -> list[Range]:
-    """Returns the lanes of the result of a window: an output line is made where the middle line is that it reads."""
+    """Returns the lanes of a pool or depthwise layer: each output line is computed in the lane of its middle input."""
     lane = [layout.index(_middle_line(window, y)) for y in range(window.out_lines)]
     ends = [y for y in range(1, len(lane)) if lane[y] != lane[y - 1]]
     return [*pairwise((0, *ends, len(lane)))]
