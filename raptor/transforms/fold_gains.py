@@ -59,7 +59,7 @@ class _Folder:
         return replace(node, operator=Rename()) if node.output in self.source else node
 
     def fold(self, node: Node) -> None:
-        """Folds a node into the layers that read its result, if it has a constant, and only layers read it."""
+        """Folds a sum or product with a constant into the layers that read its result, if nothing else reads it."""
         if node.output not in self.kept and self.is_neutral(node):
             self.source[node.output] = node.inputs[0]
             return
@@ -124,7 +124,7 @@ class _Folder:
         return replace(layer, operator=replace(layer.operator, weights=weights)) if np.isfinite(weights).all() else None
 
     def biased(self, layer: Node, biases: Values) -> Node | None:
-        """Returns the sum with the bias of a layer to whose input biases are added; None if there is no such sum."""
+        """Returns the bias addition behind a layer, with the folded biases of its input added; None without such a bias."""
         layer, name = self.changed.get(layer.output, layer), self.names(layer.output)[-1]
         filter_, readers = layer.operator, self.readers.get(name, ())
         assert isinstance(filter_, Filter), "layers are filters"

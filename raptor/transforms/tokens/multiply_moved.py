@@ -1,4 +1,4 @@
-"""Computes what is moved and scaled of a layer's result by a layer of its own, where each layer makes one pixel.
+"""Replaces permuted and scaled copies of a one-pixel layer's result by layers with permuted and scaled weights.
 
 A rotary embedding adds a token to a copy of it whose halves are exchanged, one of them negated. After the product, a
 core would move many short runs for that. The exchanged copy is a product, too: of the same input with other columns of
@@ -40,7 +40,7 @@ class _Moved:
         return replace(self.layer.operator, weights=np.ascontiguousarray(columns))
 
     def computed_ns(self, arch: Target) -> float:
-        """Returns the time in ns in which a core makes the tensor of the result of the layer; 0 if it is the result."""
+        """Returns the time in ns in which a core permutes and scales the layer's result; 0 if nothing changes."""
         channels = self.layer.operator.weights.shape[2] if isinstance(self.layer.operator, Filter) else 0
         if np.array_equal(self.channel, np.arange(channels)) and not self.scaled:
             return 0.0
@@ -50,7 +50,7 @@ class _Moved:
 
 
 def multiply_moved(graph: Graph, arch: Target) -> Graph:
-    """Returns the graph with a layer for each tensor that takes longer to make of a result than by such a layer.
+    """Returns the graph with an own layer for each permuted and scaled tensor that such a layer computes faster.
 
     That takes a message with the input, or nothing, if the layer replaces the one before. Only where each layer makes
     one pixel, and there are cores for all matrices: one crossbar multiplies while others do.
