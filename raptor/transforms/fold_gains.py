@@ -124,7 +124,7 @@ class _Folder:
         return replace(layer, operator=replace(layer.operator, weights=weights)) if np.isfinite(weights).all() else None
 
     def biased(self, layer: Node, biases: Values) -> Node | None:
-        """Returns the bias addition behind a layer, with the folded biases of its input added; None without such a bias."""
+        """Returns the bias addition behind a layer, with the folded biases of its input added; None if it has none."""
         layer, name = self.changed.get(layer.output, layer), self.names(layer.output)[-1]
         filter_, readers = layer.operator, self.readers.get(name, ())
         assert isinstance(filter_, Filter), "layers are filters"
