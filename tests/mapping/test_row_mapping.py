@@ -200,6 +200,12 @@ def test_blocks_of_a_dilated_line(pixels: int, *, clipped: bool, wanted: list[tu
     assert [(b.pixels, b.outs) for b in cut_line_blocks(window, (4, 6), pixels, 0, clipped=clipped)] == wanted
 
 
+def test_no_pixel_is_in_the_blocks_of_two_ranges():
+    """Outputs 0 and 1 read pixels 0, 1, 4 and 5 of 6: the second range ends the line, and begins behind the first."""
+    window = Window((1, 6), (1, 2), (1, 2), (1, 1), (0, 0), (1, 4))
+    assert [b.pixels for b in cut_line_blocks(window, (0, 2), 5, 0, clipped=True)] == [(0, 4), (4, 6)]
+
+
 def test_lines_of_a_dilated_image():
     """The first of 20 lines reaches lines 0 and 6; lines before the image are left out of clipped bands."""
     window = Window((20, 4), (20, 4), (3, 1), (1, 1), (6, 0), (6, 1))
