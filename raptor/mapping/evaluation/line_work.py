@@ -8,6 +8,7 @@ from raptor.graph.ir import (
     ChannelSum,
     Concat,
     Constant,
+    Floats,
     Lookup,
     Map,
     Move,
@@ -31,6 +32,7 @@ from raptor.mapping.evaluation.whole_work import add_whole_node
 from raptor.mapping.modes.integer_costs import requantise_ns
 from raptor.mapping.modes.line_streaming import ChannelRanges, Range, keeps_channels, slides_over_lines
 from raptor.mapping.modes.line_unfolding import input_columns
+from raptor.mapping.modes.sum_trees import combines_in_tree, sum_messages
 from raptor.mapping.modes.window_axis import input_lines_read
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, best_pixels_per_op, pixel_runs_ns, vector_ns
@@ -160,14 +162,25 @@ def bring_operands(
             bring_pixel(walk, work, name, parts[p], cell.core)
     if isinstance(node.operator, Map):
         for constant in node.operator.operands:
-            if not isinstance(constant, Constant):
-                continue
-            if constant.pixels.shape[:2] == (1, 1):
+            if isinstance(constant, Constant):
                 own = constant.pixels[..., low:high] if constant.pixels.shape[-1] > 1 else constant.pixels
-                short = own.size == 1 and is_token_layout(walk.image(node.output))
-                walk.constant(work, cell.core, (own.tobytes(), high - low), 1 if short else high - low, cell.width)
-            else:
-                work.load(walk.chip(node.output), cell.core, cell.width * (high - low), alike)
+                add_constant(walk, work, own, rows, cell, high - low, short=is_token_layout(walk.image(node.output)))
+
+
+def add_constant(
+    walk: WorkWalk, work: NodeWork, values: Floats, rows: Range, cell: PlacedCell, channels: int, *, short: bool
+) -> None:
+    """Records the constants that a core reads for a cell of each of the lines `rows`.
+
+    values: [rows, width, channels], without repetitions. short: a scalar is stored as one element.
+    """
+    height, width, _ = values.shape
+    if width == 1:
+        elements = 1 if short and values.size == 1 else channels
+        walk.constant(work, cell.core, (values.tobytes(), channels), elements, cell.width)
+        return
+    for row in values[slice(*rows)] if height > 1 else values:
+        walk.constant(work, cell.core, (row[cell.first : cell.last].tobytes(), channels), cell.width * channels)
 
 
 def bring_pixel(walk: WorkWalk, work: NodeWork, name: str, part: Range, core: int) -> None:
@@ -206,7 +219,7 @@ def add_per_pixel(walk: WorkWalk, node: Node) -> None:
 
 
 def add_global_pool(walk: WorkWalk, node: Node) -> None:
-    """Adds a pool over all pixels: each core reduces its pixels, then one core combines the results of all cores."""
+    """Adds a pool over all pixels: each core reduces its pixels, then the results of all cores are combined."""
     (name,) = node.inputs
     layout, chip = walk.layouts[name], walk.chip(node.output)
     work = walk.start_work(node.output, layout.rounds, walk.needs_lines(node, layout.rounds))
@@ -220,13 +233,9 @@ def add_global_pool(walk: WorkWalk, node: Node) -> None:
                 core = max(cell.core, 0)
                 work.compute_ns[core] += alike * (vector_ns(chip, cell.width * (high - low), 2) + ISSUE_NS)
                 cores[core] = None
-        size = math.isqrt(len(cores)) if layout.rows == 1 else len(cores)
-        places = list(cores)
-        for k, core in enumerate(places):  # those of a single line are combined in groups first
-            to = home if k % size == 0 else places[k - k % size]
-            if core != to:
-                work.send(chip, core, to, high - low)
-                work.compute_ns[to] += vector_ns(chip, high - low, 2) + ISSUE_NS
+        for core, to in sum_messages([*cores], 0, p, as_tree=combines_in_tree(len(cores))):
+            work.send(chip, core, to, high - low)
+            work.compute_ns[to] += vector_ns(chip, high - low, 2) + ISSUE_NS
     walk.bind_tiles(node.output, homes)
 
 

@@ -1,4 +1,4 @@
-"""Trees in which the cores of a fully connected layer add their sums, and pass its inputs on to one another.
+"""Trees in which cores combine their partial results, and pass the inputs of a fully connected layer on to one another.
 
 A core that adds the sums of n others receives n messages; in a tree it receives log2(n + 1) at most.
 """
@@ -8,6 +8,12 @@ from dataclasses import dataclass
 
 FEWEST_IN_TREE = 4
 """Fewest cores whose sums are added as a tree, and fewest cores to which inputs are passed on as a tree."""
+
+MOST_POOLED_IN_CHAIN = 8
+"""Largest number of cores whose parts of a global pool one core combines, each as soon as it is ready.
+
+Cores with neighbouring columns of an image are ready one after another, so a few take no longer than in a tree.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,11 @@ def tree_sums(count: int, home: int, number: int) -> Iterator[TreeSum]:
         return begin
 
     yield from sums(0, count)
+
+
+def combines_in_tree(cores: int) -> bool:
+    """True if the parts that so many cores have of a global pool are combined in a tree."""
+    return cores > MOST_POOLED_IN_CHAIN
 
 
 def passing_place(number: int) -> int | None:

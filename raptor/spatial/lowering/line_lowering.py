@@ -285,7 +285,7 @@ class LineLowering(StreamedLines):
         grid, image = self.grid(name), self.graph.tensors[node.output].image
         sources: list[TensorPart] = []
         for p, part in enumerate(grid.parts):
-            pool = GlobalPool(node, operator.function, f"{node.output}.c{p}")
+            pool = GlobalPool(node, operator.function, f"{node.output}.c{p}", p)
             there: dict[tuple[Range, int | None], list[Tile]] = {}
             for cell in (cell for line in grid.lines for cell in line[p]):
                 there.setdefault((cell.cols, self.residency.core_of(cell.tile)), []).append(cell.tile)

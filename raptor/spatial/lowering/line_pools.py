@@ -1,6 +1,5 @@
 """Lowering of pooling line by line: separable pools reduce over kernel rows first, then along the line."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,6 +8,7 @@ from msgspec import structs
 
 from raptor.graph.ir import Node
 from raptor.graph.window import Window
+from raptor.mapping.modes.sum_trees import combines_in_tree, tree_sums
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.lowering.tile_residency import EmitCompute
 from raptor.spatial.operations import MOST_SEQUENTIAL_TERMS, SUM_BLOCK_TERMS, Pool, Vector
@@ -53,26 +53,33 @@ def is_global_pool(window: Window) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GlobalPool:
-    """A global pool: each core reduces some columns, then their results are combined. `name`: prefix of tile names."""
+    """A global pool of a channel range: each core reduces some columns, then their results are combined.
+
+    name: prefix of tile names. number: of the channel range.
+    """
 
     node: Node
     function: Literal["max", "sum"]
     name: str
+    number: int
 
     def lower(self, emit: EmitCompute, columns: list[tuple[list[Tile], int | None]]) -> Tile:
-        """Emits the pool, and returns the tile of the output pixel.
+        """Emits the pool, and returns the tile of the output pixel, on the core of the first columns.
 
-        The columns of a single line are combined in groups first, on several cores.
+        The results of many cores are combined in a tree (`combines_in_tree`).
 
         columns: for each group of neighbouring columns its lines, and the core that reduces them (None: the core of the
         first line).
         """
         pixels = [self.along(emit, self.down(emit, f"x{i}", *given), *given) for i, given in enumerate(columns)]
-        if len(columns[0][0]) > 1:  # column groups of an image are ready one after another
+        if not combines_in_tree(len(pixels)):
             return self.down(emit, "all", pixels, columns[0][1])
-        size = math.isqrt(len(pixels))
-        groups = [(pixels[i : i + size], columns[i][1]) for i in range(0, len(pixels), size)]
-        return self.down(emit, "all", [self.down(emit, f"g{i}", *each) for i, each in enumerate(groups)], columns[0][1])
+        partial = {(i, i + 1): pixel for i, pixel in enumerate(pixels)}
+        for each in tree_sums(len(pixels), 0, self.number):
+            given = [partial[each.begin, each.middle], partial[each.middle, each.end]]
+            own = self.down(emit, f"x{each.begin}-{each.end}", given, columns[each.place][1])
+            partial[each.begin, each.end] = own
+        return partial[0, len(pixels)]
 
     def down(self, emit: EmitCompute, stem: str, tiles: list[Tile], core: int | None) -> Tile:
         """Combines tiles of equal shape element by element, each as soon as it is ready."""
