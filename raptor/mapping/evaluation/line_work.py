@@ -3,6 +3,8 @@
 import math
 from itertools import pairwise
 
+import numpy as np
+
 from raptor.graph.ir import (
     Bound,
     ChannelSum,
@@ -175,12 +177,17 @@ def add_constant(
     values: [rows, width, channels], without repetitions. short: a scalar is stored as one element.
     """
     height, width, _ = values.shape
-    if width == 1:
+    lines = values[slice(*rows)] if height > 1 else values
+    if not np.isfinite(values).all():  # crossbars cannot produce it
+        for line in lines:
+            work.load(walk.arch, cell.core, line.size // width * cell.width)
+    elif width == 1:
         elements = 1 if short and values.size == 1 else channels
         walk.constant(work, cell.core, (values.tobytes(), channels), elements, cell.width)
-        return
-    for row in values[slice(*rows)] if height > 1 else values:
-        walk.constant(work, cell.core, (row[cell.first : cell.last].tobytes(), channels), cell.width * channels)
+    else:
+        for line in lines:
+            key = line[cell.first : cell.last].tobytes(), channels
+            walk.constant(work, cell.core, key, cell.width * channels)
 
 
 def bring_pixel(walk: WorkWalk, work: NodeWork, name: str, part: Range, core: int) -> None:

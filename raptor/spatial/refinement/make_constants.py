@@ -45,7 +45,7 @@ LEAST_AT_PORT = 0.5
 be considered: the port may bind only then."""
 
 _Shape = tuple[int, int, int]
-"""Rows, width and channels of a tile, each row of which repeats one pixel of a constant."""
+"""Rows, width and channels of a tile, which has the pixels of a constant, or repeats one pixel in each row."""
 
 _Use = tuple[str, _Shape]
 """Name of a constant, and the shape in which an operation needs it."""
@@ -229,15 +229,21 @@ def _free_stem(graph: SpatialGraph) -> str:
 def _wanted(op: BodyOp) -> Sequence[tuple[ConstantTile, _Shape]]:
     """Returns the constant operands that a product can replace, each with the shape that the operation needs.
 
-    For an element-wise function these are constants of one pixel, repeated along a row. Longer ones are read once, so
-    nothing would be saved.
+    For an element-wise function, a constant of one pixel is repeated along a row; a longer one has each pixel once.
     """
     if isinstance(op, Vector):
-        short = [t for t in op.sources if isinstance(t, ConstantTile) and t.pixels == 1]
-        return [(t, (1, op.result.width, max(t.channels, op.result.channels))) for t in short]
+        found = [t for t in op.sources if isinstance(t, ConstantTile)]
+        return [(t, _shape_for(t, op.result)) for t in found]
     if isinstance(op, Stencil) and isinstance(op.vectors, ConstantTile):
         return [(op.vectors, (op.vectors.pixels, op.together, op.vectors.channels))]
     return ()
+
+
+def _shape_for(tile: ConstantTile, result: Tile) -> _Shape:
+    """Returns the shape in which an element-wise function with this result needs a constant."""
+    if tile.pixels > 1:
+        return 1, tile.pixels, tile.channels
+    return 1, result.width, max(tile.channels, result.channels)
 
 
 def _with_products(
@@ -301,7 +307,7 @@ def _product(
 def _runs(first: int, tile: ConstantTile, shape: _Shape) -> npt.NDArray[np.int64]:
     """Returns the runs (see `Move`) that fill each row with a pixel of a constant. `first`: offset of the constant."""
     rows, width, channels = shape
-    if width == 1 and tile.channels == channels:
+    if rows * width == tile.pixels and tile.channels == channels:
         return np.array([[0, 0, first, 1, tile.elements]])
     if tile.channels == 1:
         row, count, stride = np.arange(rows), width * channels, 0

@@ -33,8 +33,9 @@ def verify_constants(graph: SpatialGraph) -> None:
 
 
 def _repeated(constant: ConstantTile, tile: Tile) -> Floats:
-    """Returns the wanted elements of a tile, each row of which repeats a pixel of the constant."""
-    pixels = constant.values.astype(np.float32, copy=False).reshape(tile.rows, 1, -1)
+    """Returns the wanted elements of a tile, which has the pixels of the constant, or repeats one in each row."""
+    values = constant.values.astype(np.float32, copy=False)
+    pixels = values.reshape(tile.rows, constant.pixels // tile.rows, constant.channels)
     return np.broadcast_to(pixels, (tile.rows, tile.width, tile.channels)).reshape(-1)
 
 
