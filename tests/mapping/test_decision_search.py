@@ -123,12 +123,14 @@ def test_a_better_order_keeps_a_decision() -> None:
         assert done.mapped.first is None
 
 
-def test_neither_time_grows_if_both_count() -> None:
+def test_growth_of_a_time_counts_twice_if_both_count() -> None:
     both, latency = OrderObjective("both"), OrderObjective("latency")
     assert both.is_better((90.0, 100.0), (100.0, 100.0))
     assert not both.is_better((99.0, 100.0), (100.0, 100.0))
-    assert not both.is_better((50.0, 111.0), (100.0, 100.0))
-    assert latency.is_better((50.0, 111.0), (100.0, 100.0))
+    assert both.is_better((70.0, 120.0), (100.0, 100.0))
+    assert both.is_better((120.0, 70.0), (100.0, 100.0))
+    assert not both.is_better((75.0, 126.0), (100.0, 100.0))
+    assert latency.is_better((75.0, 126.0), (100.0, 100.0))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -54,9 +54,9 @@ class ChipState(NamedTuple):
     """State of a chip that processes several samples.
 
     One entry per core: free: when its work ends. switch: when its last transfer has left. sample: the sample that it
-    works on. start, turn: start time and turn of the step that it would run next; without one, `start` is infinite. One
-    entry per sample: memory: when the port of global memory is free. Samples do not share the port here, because the
-    last stores of a sample may come after the first loads of the next one.
+    works on. start, turn: start time and turn of the step that it would run next; without one, `start` is infinite.
+    memory: when the port of global memory is free; one entry for each sample in a list schedule, so that the order of a
+    sample does not depend on the number of those after it.
     """
 
     free: Floats
@@ -108,12 +108,12 @@ class RemainingSteps(NamedTuple):
     done: Ints
 
 
-def idle_chip(work: SampleWork, samples: int) -> ChipState:
-    """Returns the state of the chip before any work."""
+def idle_chip(work: SampleWork, ports: int = 1) -> ChipState:
+    """Returns the state of the chip before any work. ports: entries of `ChipState.memory`."""
     cores = len(work.first_pair) - 1
     free, switch = np.zeros(cores), np.zeros(cores)
     return ChipState(
-        free, switch, np.zeros(cores, np.int64), np.full(cores, np.inf), np.full(cores, -1), np.zeros(samples)
+        free, switch, np.zeros(cores, np.int64), np.full(cores, np.inf), np.full(cores, -1), np.zeros(ports)
     )
 
 
@@ -298,8 +298,8 @@ def _pop(heaps: PairHeaps, pair: int) -> None:
 
 
 @bare_helper
-def _run(i: int, sample: int, ready: float, chip: ChipState, work: SampleWork) -> float:
-    """Runs a step whose inputs are ready from `ready` on. Returns its end."""
+def _run(i: int, port: int, ready: float, chip: ChipState, work: SampleWork) -> float:
+    """Runs a step whose inputs are ready from `ready` on. Returns its end. port: the entry of `ChipState.memory`."""
     c, p = work.core[i], work.peer[i]
     now = max(ready, _free(c, p, chip))
     if p >= 0:
@@ -309,23 +309,102 @@ def _run(i: int, sample: int, ready: float, chip: ChipState, work: SampleWork) -
         chip.switch[p] = now + work.sender_ns[i] + work.wire_ns[i]
     now += work.receiver_ns[i]
     if work.memory_ns[i] > 0.0:
-        now = max(now, chip.memory[sample]) + work.memory_ns[i]
-        chip.memory[sample] = now
+        now = max(now, chip.memory[port]) + work.memory_ns[i]
+        chip.memory[port] = now
     chip.free[c] = now + work.work_ns[i]
     return chip.free[c]
 
 
 @bare_kernel
-@interpret_first(us=lambda args: 3 * args[1].size, until_us=1e6, by_element=True)
-def run_in_order(ends_ns: Floats, ready_ns: Floats, chip: ChipState, work: SampleWork, order: Ints) -> None:
-    """Sets the end of each sample in ns, if every core executes the steps of each sample in this order.
+@interpret_first(us=lambda args: 3 * args[0].size, until_us=1e6, by_element=True)
+def run_in_order(ready_ns: Floats, chip: ChipState, work: SampleWork, order: Ints) -> None:
+    """Sets when the inputs of each step are ready, in ns, if every core executes the steps of a sample in this order.
 
-    ready_ns: [samples, steps], when the inputs of each step are ready; zeros at first, updated in place.
+    ready_ns: zeros at first, updated in place.
     """
-    for k in range(len(ends_ns)):
-        for i in order:
-            end = _run(i, k, ready_ns[k, i], chip, work)
-            for u in range(work.first_user[i], work.first_user[i + 1]):
-                j = work.users[u]
-                ready_ns[k, j] = max(ready_ns[k, j], end)
-            ends_ns[k] = max(ends_ns[k], end)
+    for i in order:
+        end = _run(i, 0, ready_ns[i], chip, work)
+        for u in range(work.first_user[i], work.first_user[i + 1]):
+            j = work.users[u]
+            ready_ns[j] = max(ready_ns[j], end)
+
+
+class CoreSequences(NamedTuple):
+    """What each core does of a sample, in order, and where it is.
+
+    The steps of core c, its own and its transfers to others, are `steps[first[c]]` to `steps[first[c + 1] - 1]`. at:
+    index of the next one. left: [samples, steps], number of steps still waited for.
+    """
+
+    first: Ints
+    steps: Ints
+    at: Ints
+    left: Ints
+
+
+def core_sequences(work: SampleWork, order: Ints, samples: int) -> CoreSequences:
+    """Returns what each core does if all execute the steps of each of `samples` samples in this order."""
+    cores = len(work.first_pair) - 1
+    both = np.stack([work.core[order], work.peer[order]], axis=1).reshape(-1)
+    steps = np.repeat(order, 2)[np.argsort(both, kind="stable")][int((both < 0).sum()) :]
+    first = np.cumsum([0, *np.bincount(both[both >= 0], minlength=cores)])
+    return CoreSequences(first, steps, first[:-1].copy(), np.repeat(work.waiting[None], samples, axis=0))
+
+
+@bare_kernel
+@interpret_first(us=lambda args: 12 * args[1].size, until_us=1e6, by_element=True)
+def replay_samples(
+    ends_ns: Floats, ready_ns: Floats, chip: ChipState, work: SampleWork, sequences: CoreSequences, queue: ReadyQueue
+) -> None:
+    """Sets the end of each sample in ns, if every core executes its sequence for one sample after the other.
+
+    Steps start in the order of time, so those of all cores and samples come to the port of global memory one after
+    another. ready_ns: [samples, steps], when the inputs of each step are ready; zeros at first, updated in place.
+    """
+    for c in range(len(sequences.at)):
+        _meet(c, ready_ns, chip, work, sequences, queue)
+    while chip.start[queue.next[1]] < np.inf:
+        c = queue.next[1]
+        i, k = sequences.steps[sequences.at[c]], chip.sample[c]
+        end = _run(i, 0, ready_ns[k, i], chip, work)
+        ends_ns[k] = max(ends_ns[k], end)
+        for u in range(work.first_user[i], work.first_user[i + 1]):
+            j = work.users[u]
+            ready_ns[k, j] = max(ready_ns[k, j], end)
+            sequences.left[k, j] -= 1
+        _advance(c, chip, sequences)
+        _enter(c, np.inf, chip.turn[c], queue, chip)
+        if work.peer[i] >= 0:
+            _advance(work.peer[i], chip, sequences)
+            _meet(work.peer[i], ready_ns, chip, work, sequences, queue)
+        _meet(c, ready_ns, chip, work, sequences, queue)
+        for u in range(work.first_user[i], work.first_user[i + 1]):
+            if sequences.left[k, work.users[u]] == 0:
+                _meet(work.core[work.users[u]], ready_ns, chip, work, sequences, queue)
+
+
+@bare_helper
+def _advance(c: int, chip: ChipState, sequences: CoreSequences) -> None:
+    """Goes on to the next step of a core; after the last one, to the first of the next sample."""
+    sequences.at[c] += 1
+    if sequences.at[c] == sequences.first[c + 1]:
+        sequences.at[c] = sequences.first[c]
+        chip.sample[c] += 1
+
+
+@bare_helper
+def _meet(
+    c: int, ready_ns: Floats, chip: ChipState, work: SampleWork, sequences: CoreSequences, queue: ReadyQueue
+) -> None:
+    """Offers the next step of core `c` if it waits for nothing, and both its cores have come to it."""
+    k = chip.sample[c]
+    if sequences.first[c] == sequences.first[c + 1] or k == len(sequences.left):
+        return
+    i = sequences.steps[sequences.at[c]]
+    own, peer = work.core[i], work.peer[i]
+    other = own if peer == c else peer
+    if sequences.left[k, i] > 0:
+        return
+    if other >= 0 and (chip.sample[other] != k or sequences.steps[sequences.at[other]] != i):
+        return
+    _enter(own, max(ready_ns[k, i], _free(own, peer, chip)), work.rank[i], queue, chip)

@@ -47,10 +47,10 @@ class IdleGaps:
         from raptor.mapping.scheduling.schedule_kernel import idle_chip, run_in_order
 
         found = cls()
-        ready_ns = np.zeros((1, len(work.core)))
-        run_in_order(np.zeros(1), ready_ns, idle_chip(work, 1), work, order)
+        ready_ns = np.zeros(len(work.core))
+        run_in_order(ready_ns, idle_chip(work), work, order)
         asked_ns = np.where(work.peer >= 0, work.request_ns + work.grant_ns, 0.0)
-        columns = work.core, work.peer, ready_ns[0], work.occupied_ns, asked_ns + work.sender_ns
+        columns = work.core, work.peer, ready_ns, work.occupied_ns, asked_ns + work.sender_ns
         last: dict[int, tuple[int, float]] = {}  # by core: its last step so far, and the end of that
         rows = zip(*(column[order].tolist() for column in columns), strict=True)
         for place, (core, peer, ready, own_ns, peer_ns) in enumerate(rows):

@@ -12,9 +12,11 @@ from raptor.mapping.decision import LineFlow
 from raptor.mapping.knobs import chip_patience_ns
 from raptor.mapping.scheduling.order_selection import (
     BALANCED_OBJECTIVE,
+    MEASURED_SAMPLES,
     OrderObjective,
     StepOrder,
     choose_step_order,
+    measure_times,
     named_order,
     number_pairs,
 )
@@ -154,3 +156,47 @@ def test_a_list_schedule_is_what_its_definition_says(seed: int):
     patience_ns, samples = float(rng.integers(0, 6)), int(rng.integers(1, 4))
     order = named_order(work, StepOrder(patience_ns, samples - 1))
     assert order.tolist() == plain_order(work, patience_ns, samples)[-1]
+
+
+def plain_times(work: SampleWork, order: list[int], samples: int) -> list[float]:
+    """The ends of samples whose steps are run in an order, by definition: looks for the next start, again and again."""
+    first, cores = [np.asarray(order).tolist()] * samples, len(work.first_pair) - 1
+    both = [[c for c in at if c >= 0] for at in zip(work.core.tolist(), work.peer.tolist(), strict=True)]
+    todo = [[(k, i) for k in range(samples) for i in first[k] if c in both[i]] for c in range(cores)]
+    edges = [work.users[a:b].tolist() for a, b in zip(work.first_user, work.first_user[1:], strict=False)]
+    left, ready = np.repeat(work.waiting[None], samples, axis=0), np.zeros((samples, len(order)))
+    free, switch, port, ends = np.zeros(cores), np.zeros(cores), 0.0, [0.0] * samples
+    while any(todo):
+        heads = [(c, *own[0]) for c, own in enumerate(todo) if own]
+        runs = [
+            (max(ready[k, i], *(free[d] for d in both[i])), c, k, i)
+            for c, k, i in heads
+            if c == work.core[i] and not left[k, i] and all(todo[d][0] == (k, i) for d in both[i])
+        ]
+        now, c, k, i = min(runs, key=lambda run: (run[0], work.rank[run[3]], run[1]))
+        if (p := int(work.peer[i])) >= 0:
+            now = max(now, switch[p]) + work.request_ns[i]
+            now = max(now, switch[c]) + work.grant_ns[i]
+            free[p] = now + work.sender_ns[i]
+            switch[p] = free[p] + work.wire_ns[i]
+        now += work.receiver_ns[i]
+        if work.memory_ns[i] > 0:
+            now = port = max(now, port) + work.memory_ns[i]
+        free[c] = now + work.work_ns[i]
+        ends[k] = max(ends[k], free[c])
+        for d in both[i]:
+            todo[d].pop(0)
+        for j in edges[i]:
+            ready[k, j] = max(ready[k, j], free[c])
+            left[k, j] -= 1
+    return ends
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_samples_are_replayed_as_the_definition_says(seed: int):
+    rng = np.random.default_rng(seed)
+    work = some_work(rng, int(rng.integers(1, 60)), int(rng.integers(1, 8)))
+    order = named_order(work, StepOrder(float(rng.integers(0, 6)), int(rng.integers(0, 3))))
+    ends = plain_times(work, order.tolist(), MEASURED_SAMPLES)
+    interval = max((ends[-1] - ends[-3]) / 2, float(work.memory_ns.sum()))
+    assert measure_times(work, order) == (ends[0], interval)
