@@ -333,13 +333,16 @@ class CoreSequences(NamedTuple):
     """What each core does of a sample, in order, and where it is.
 
     The steps of core c, its own and its transfers to others, are `steps[first[c]]` to `steps[first[c + 1] - 1]`. at:
-    index of the next one. left: [samples, steps], number of steps still waited for.
+    index of the next one. left: [samples, steps], number of steps still waited for. free: cores whose own next step can
+    start and does not need the port of global memory; offered: for each core, a number for the last such step.
     """
 
     first: Ints
     steps: Ints
     at: Ints
     left: Ints
+    free: Ints
+    offered: Ints
 
 
 def core_sequences(work: SampleWork, order: Ints, samples: int) -> CoreSequences:
@@ -348,7 +351,8 @@ def core_sequences(work: SampleWork, order: Ints, samples: int) -> CoreSequences
     both = np.stack([work.core[order], work.peer[order]], axis=1).reshape(-1)
     steps = np.repeat(order, 2)[np.argsort(both, kind="stable")][int((both < 0).sum()) :]
     first = np.cumsum([0, *np.bincount(both[both >= 0], minlength=cores)])
-    return CoreSequences(first, steps, first[:-1].copy(), np.repeat(work.waiting[None], samples, axis=0))
+    left, free = np.repeat(work.waiting[None], samples, axis=0), np.zeros((2, cores), np.int64)
+    return CoreSequences(first, steps, first[:-1].copy(), left, *free)
 
 
 @bare_kernel
@@ -358,29 +362,35 @@ def replay_samples(
 ) -> None:
     """Sets the end of each sample in ns, if every core executes its sequence for one sample after the other.
 
-    Steps start in the order of time, so those of all cores and samples come to the port of global memory one after
-    another. ready_ns: [samples, steps], when the inputs of each step are ready; zeros at first, updated in place.
+    Steps at the port of global memory start in the order of time, those of all cores and samples. The others start as
+    soon as they can, in any order, since nothing else is shared. ready_ns: [samples, steps], when the inputs of each
+    step are ready; zeros at first, updated in place.
     """
+    count = np.int64(0)
     for c in range(len(sequences.at)):
-        _meet(c, ready_ns, chip, work, sequences, queue)
-    while chip.start[queue.next[1]] < np.inf:
-        c = queue.next[1]
+        count = _meet(c, count, ready_ns, chip, work, sequences, queue)
+    while count > 0 or chip.start[queue.next[1]] < np.inf:
+        if count > 0:
+            count -= 1
+            c = sequences.free[count]
+        else:
+            c = queue.next[1]
+            _enter(c, np.inf, 0, queue, chip)
         i, k = sequences.steps[sequences.at[c]], chip.sample[c]
         end = _run(i, 0, ready_ns[k, i], chip, work)
         ends_ns[k] = max(ends_ns[k], end)
+        _advance(c, chip, sequences)
+        if work.peer[i] >= 0:
+            _advance(work.peer[i], chip, sequences)
         for u in range(work.first_user[i], work.first_user[i + 1]):
             j = work.users[u]
             ready_ns[k, j] = max(ready_ns[k, j], end)
             sequences.left[k, j] -= 1
-        _advance(c, chip, sequences)
-        _enter(c, np.inf, chip.turn[c], queue, chip)
+            if sequences.left[k, j] == 0 and work.core[j] != c:
+                count = _meet(work.core[j], count, ready_ns, chip, work, sequences, queue)
         if work.peer[i] >= 0:
-            _advance(work.peer[i], chip, sequences)
-            _meet(work.peer[i], ready_ns, chip, work, sequences, queue)
-        _meet(c, ready_ns, chip, work, sequences, queue)
-        for u in range(work.first_user[i], work.first_user[i + 1]):
-            if sequences.left[k, work.users[u]] == 0:
-                _meet(work.core[work.users[u]], ready_ns, chip, work, sequences, queue)
+            count = _meet(work.peer[i], count, ready_ns, chip, work, sequences, queue)
+        count = _meet(c, count, ready_ns, chip, work, sequences, queue)
 
 
 @bare_helper
@@ -394,17 +404,33 @@ def _advance(c: int, chip: ChipState, sequences: CoreSequences) -> None:
 
 @bare_helper
 def _meet(
-    c: int, ready_ns: Floats, chip: ChipState, work: SampleWork, sequences: CoreSequences, queue: ReadyQueue
-) -> None:
-    """Offers the next step of core `c` if it waits for nothing, and both its cores have come to it."""
+    c: int,
+    count: int,
+    ready_ns: Floats,
+    chip: ChipState,
+    work: SampleWork,
+    sequences: CoreSequences,
+    queue: ReadyQueue,
+) -> int:
+    """Offers the next step of core `c` if it waits for nothing, and both its cores have come to it.
+
+    Returns the number of cores in `CoreSequences.free`, which was `count`.
+    """
     k = chip.sample[c]
     if sequences.first[c] == sequences.first[c + 1] or k == len(sequences.left):
-        return
+        return count
     i = sequences.steps[sequences.at[c]]
     own, peer = work.core[i], work.peer[i]
     other = own if peer == c else peer
     if sequences.left[k, i] > 0:
-        return
+        return count
     if other >= 0 and (chip.sample[other] != k or sequences.steps[sequences.at[other]] != i):
-        return
-    _enter(own, max(ready_ns[k, i], _free(own, peer, chip)), work.rank[i], queue, chip)
+        return count
+    if work.memory_ns[i] > 0.0:
+        _enter(own, max(ready_ns[k, i], _free(own, peer, chip)), work.rank[i], queue, chip)
+        return count
+    if sequences.offered[own] == 1 + k * len(work.core) + i:
+        return count
+    sequences.offered[own] = 1 + k * len(work.core) + i
+    sequences.free[count] = own
+    return count + 1
