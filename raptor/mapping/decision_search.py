@@ -131,6 +131,10 @@ class EvaluatedDecision:
         return self.interval_ns * self.latency_ns**latency
 
 
+_Evaluation = tuple[WorkBounds, Future[EvaluatedDecision] | None]
+"""Bounds of a decision, and its times, which a thread finds; none if its interval is too long."""
+
+
 def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs) -> tuple[Decision, Decision | None]:
     """Returns the best decision of `rows` that is found about a graph with all rewrites for streaming.
 
@@ -165,8 +169,8 @@ class _Search:
     """State of a search.
 
     knobs: by which the first decision is made. latency: weight of the latency. most_lines: rounds of a node. known:
-    decisions so far, with their bounds. evaluated: those that a thread schedules while the next ones are made. steps:
-    steps scheduled so far.
+    decisions so far. evaluated: the times of those that a thread schedules while the next ones are made. steps: steps
+    scheduled so far.
     """
 
     mapper: RowMapper
@@ -175,7 +179,7 @@ class _Search:
     latency: float
     most_lines: int
     pool: CheckedThreadPool
-    known: list[tuple[Decision, WorkBounds]] = field(default_factory=list[tuple[Decision, WorkBounds]])
+    known: list[tuple[Decision, _Evaluation]] = field(default_factory=list[tuple[Decision, _Evaluation]])
     evaluated: list[Future[EvaluatedDecision]] = field(default_factory=list["Future[EvaluatedDecision]"])
     steps: int = 0
 
@@ -213,10 +217,10 @@ class _Search:
             if self.steps > MOST_STEPS:
                 return
             planned = self.mapper.plan(knobs, corrections)
-            busy_ns = self.evaluate(planned.decision, knobs).busy_ns
-            if knobs.lanes > 1 and self.is_hopeless(self.evaluated[-1].result()):
+            bounds, found = self.evaluate(planned.decision, knobs)
+            if knobs.lanes > 1 and found is not None and self.is_hopeless(found.result()):
                 return
-            corrections = _next_corrections(corrections, planned, busy_ns)
+            corrections = _next_corrections(corrections, planned, bounds.busy_ns)
             if not corrections:
                 return
 
@@ -265,17 +269,17 @@ class _Search:
             if self.best is best:
                 return
 
-    def evaluate(self, decision: Decision, knobs: TuningKnobs) -> WorkBounds:
-        """Returns the bounds of a decision; a thread finds its times, unless its interval is known to be too long."""
+    def evaluate(self, decision: Decision, knobs: TuningKnobs) -> _Evaluation:
+        """Returns the bounds of a decision, and its times, which a thread finds; none if its interval is too long."""
         graph, arch = self.mapper.graph, self.mapper.arch
-        for known, bounds in self.known:
+        for known, evaluation in self.known:
             if known == decision:
-                return bounds
+                return evaluation
         works = decision_work(graph, decision, arch, self.facts)
         bounds = WorkBounds.from_work(works, arch)
-        self.known.append((decision, bounds))
         if bounds.least_interval_ns > self.longest_interval_ns:
-            return bounds
+            self.known.append((decision, (bounds, None)))
+            return bounds, None
         steps = schedule_work(works, arch, self.most_lines)
         self.steps += len(steps.core)
         assert isinstance(decision.flow, LineFlow)
@@ -286,7 +290,8 @@ class _Search:
             return EvaluatedDecision(decision, knobs, bounds, *times, len(steps.core))
 
         self.evaluated.append(self.pool.submit(scheduled))
-        return bounds
+        self.known.append((decision, (bounds, self.evaluated[-1])))
+        return bounds, self.evaluated[-1]
 
 
 def _next_corrections(

@@ -206,14 +206,26 @@ def message_flits(target: Target, size_bytes: Ints) -> Ints:
 
 
 def load_ns(target: Target, elements: int, core: int | None = None) -> float:
-    """Returns the time of a load from global memory; `core` as in `memory_flit_ns`."""
+    """Returns the time of a load from global memory, one flit of which counts; `core` as in `memory_flit_ns`."""
     size = elements * target.element_bytes
     return memory_flit_ns(target, core) + _read_ns(target.memory, size) + _write_ns(target.core.memory, size)
 
 
+def store_ns(target: Target, elements: int, core: int | None = None) -> float:
+    """Returns the time of a store to global memory, all flits of which count; `core` as in `memory_flit_ns`."""
+    size = elements * target.element_bytes
+    sent = math.ceil(size / target.network.flit_bytes) * memory_flit_ns(target, core)
+    return _read_ns(target.core.memory, size) + sent + _write_ns(target.memory, size)
+
+
 def global_port_ns(target: Target, elements: int) -> float:
-    """Returns the time for which a load occupies the only port of global memory. A store takes about as long."""
+    """Returns the time for which a load occupies the only port of global memory."""
     return _read_ns(target.memory, elements * target.element_bytes)
+
+
+def store_port_ns(target: Target, elements: int) -> float:
+    """Returns the time for which a store occupies the only port of global memory."""
+    return _write_ns(target.memory, elements * target.element_bytes)
 
 
 def _of_units(*units: isa.Unit) -> npt.NDArray[np.bool_]:

@@ -80,6 +80,7 @@ def times(target: Target) -> tuple[float, ...]:
         timing.vector_ns(target, LENGTH, 2),
         timing.copy_ns(target, LENGTH),
         timing.load_ns(target, LENGTH),
+        timing.store_ns(target, LENGTH),
         float(np.sum(message(target))),
     )
 
@@ -95,11 +96,12 @@ def test_the_simulator_knows_what_the_cost_model_knows(path: str):
     """Not with `rob_size`, as instructions then overlap."""
     target: Target = changed(TARGET, path, 1, 3)
     size = LENGTH * target.element_bytes
-    product, vector, copied, loaded, _ = times(target)
+    product, vector, copied, loaded, stored, _ = times(target)
     assert cycles(target, op("mvmul", mbiw=target.widths.weights), XBARS) == ceiled(target, product) + 3
     assert cycles(target, op("vvadd", len=LENGTH)) == ceiled(target, vector) + 2
     assert cycles(target, op("lmv", len=size)) == ceiled(target, copied) + 2
     assert cycles(target, op("ld", size=size)) == ceiled(target, loaded) + 2
+    assert cycles(target, op("st", size=size)) == ceiled(target, stored) + 2
     sent = latency_ns(target, (op("send", core=1, size=size),), (op("recv", core=0, size=size),))
     assert sent / target.core.period_ns == ceiled(target, sum(message(target))) + 5
 

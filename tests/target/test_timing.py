@@ -103,12 +103,14 @@ def test_a_vector_instruction(name: str, operands: int, rng: np.random.Generator
     assert cycles(target, op(name, len=length)) == pytest.approx(wanted, abs=1e-6)
 
 
-def test_a_copy_and_a_load(rng: np.random.Generator):
+def test_a_copy_a_load_and_a_store(rng: np.random.Generator):
     target, length = random_target(rng), int(rng.integers(1, 5000))
     size = length * target.element_bytes
     copied, loaded = timing.copy_ns(target, length), timing.load_ns(target, length)
     assert cycles(target, op("lmv", len=size)) == pytest.approx(ceiled(target, copied) + 2, abs=1e-6)
     assert cycles(target, op("ld", size=size)) == pytest.approx(ceiled(target, loaded) + 2, abs=1e-6)
+    stored = timing.store_ns(target, length)
+    assert cycles(target, op("st", size=size)) == pytest.approx(ceiled(target, stored) + 2, abs=1e-6)
 
 
 def test_a_message(rng: np.random.Generator):

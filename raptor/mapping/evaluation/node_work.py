@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 
 from raptor.mapping.modes.line_streaming import Range
 from raptor.target.arch import Target, estimate_flit_ns
-from raptor.target.timing import ISSUE_NS, copy_ns, global_port_ns, load_ns, typical_message_times
+from raptor.target.timing import (
+    ISSUE_NS,
+    copy_ns,
+    global_port_ns,
+    load_ns,
+    store_ns,
+    store_port_ns,
+    typical_message_times,
+)
 
 
 @dataclass(slots=True)
@@ -57,17 +65,18 @@ class NodeWork:
 
     def load(self, arch: Target, core: int, elements: int, times: float = 1.0) -> None:
         """Adds loads of a core. `arch`: with the element type."""
-        self._add_memory(arch, core, elements, times).loaded += times * elements * arch.element_bytes
+        found = self._add_memory(core, global_port_ns(arch, elements), load_ns(arch, elements), times)
+        found.loaded += times * elements * arch.element_bytes
 
     def store(self, arch: Target, core: int, elements: int, times: float = 1.0) -> None:
         """Adds stores of a core. `arch`: with the element type."""
-        self._add_memory(arch, core, elements, times).stored += times * elements * arch.element_bytes
+        found = self._add_memory(core, store_port_ns(arch, elements), store_ns(arch, elements), times)
+        found.stored += times * elements * arch.element_bytes
 
-    def _add_memory(self, arch: Target, core: int, elements: int, times: float) -> MemorySum:
-        port_ns = global_port_ns(arch, elements)
+    def _add_memory(self, core: int, port_ns: float, whole_ns: float, times: float) -> MemorySum:
         found = self.memory.setdefault(core, MemorySum())
         found.port_ns += times * port_ns
-        found.rest_ns += times * (load_ns(arch, elements) + ISSUE_NS - port_ns)
+        found.rest_ns += times * (whole_ns + ISSUE_NS - port_ns)
         return found
 
     def copy(self, arch: Target, core: int, elements: int, times: float = 1.0) -> None:

@@ -232,18 +232,11 @@ def _wanted(op: BodyOp) -> Sequence[tuple[ConstantTile, _Shape]]:
     For an element-wise function, a constant of one pixel is repeated along a row; a longer one has each pixel once.
     """
     if isinstance(op, Vector):
-        found = [t for t in op.sources if isinstance(t, ConstantTile)]
-        return [(t, _shape_for(t, op.result)) for t in found]
+        result, found = op.result, [t for t in op.sources if isinstance(t, ConstantTile)]
+        return [(t, (1, max(t.pixels, result.width), max(t.channels, result.channels))) for t in found]
     if isinstance(op, Stencil) and isinstance(op.vectors, ConstantTile):
         return [(op.vectors, (op.vectors.pixels, op.together, op.vectors.channels))]
     return ()
-
-
-def _shape_for(tile: ConstantTile, result: Tile) -> _Shape:
-    """Returns the shape in which an element-wise function with this result needs a constant."""
-    if tile.pixels > 1:
-        return 1, tile.pixels, tile.channels
-    return 1, result.width, max(tile.channels, result.channels)
 
 
 def _with_products(

@@ -32,6 +32,8 @@ from raptor.target.timing import (
     global_port_ns,
     load_ns,
     message_times,
+    store_ns,
+    store_port_ns,
 )
 
 if TYPE_CHECKING:
@@ -259,13 +261,14 @@ class ScheduleProblem:
 
     def memory(self) -> tuple[Floats, Floats]:
         """Returns the ns for which transfers of each step occupy the global memory port, and the rest of their time."""
-        step, kind, elements = self.memory_transfers()
-        busy_ns = self.each(kind, elements, global_port_ns)
-        rest_ns = self.each(kind, elements, load_ns, self.core[step]) - busy_ns
-        return _summed(step, busy_ns, len(self.core)), _summed(step, rest_ns, len(self.core))
+        step, kind, elements, stored = self.memory_transfers()
+        at_port = [self.each(kind, elements, port_ns) for port_ns in (global_port_ns, store_port_ns)]
+        whole = [self.each(kind, elements, ns, self.core[step]) for ns in (load_ns, store_ns)]
+        busy_ns, whole_ns = np.where(stored, at_port[1], at_port[0]), np.where(stored, whole[1], whole[0])
+        return _summed(step, busy_ns, len(self.core)), _summed(step, whole_ns - busy_ns, len(self.core))
 
-    def memory_transfers(self) -> "tuple[Ints, Ints, Ints]":
-        """Returns (step, element type, number of elements) of every transfer from or to global memory.
+    def memory_transfers(self) -> "tuple[Ints, Ints, Ints, npt.NDArray[np.bool_]]":
+        """Returns (step, element type, number of elements, if it is a store) of every transfer of global memory.
 
         A transfer step loads tiles that no compute makes, unless they stay on the chip. Any other compute loads what it
         is the first on its core to use, and stores its results that are outputs of the model.
@@ -278,10 +281,12 @@ class ScheduleProblem:
         kinds = [flow.types.index(constant.element) for constant in flow.constants]
         kind = np.concatenate([flow.tile_type, np.array(kinds, np.int64)])
         size = np.concatenate([flow.tile_elements, np.array([c.elements for c in flow.constants], np.int64)])
+        step = np.concatenate([copies, loads, flow.result_compute[stores]])
         return (
-            np.concatenate([copies, loads, flow.result_compute[stores]]),
+            step,
             np.concatenate([kind[taken[copies]], kind[value]]),
             np.concatenate([self.needs.elements[copies], size[value]]),
+            np.arange(len(step)) >= len(copies) + len(loads),
         )
 
     def loads(self) -> "tuple[Ints, Ints]":

@@ -1,6 +1,6 @@
 """The work of a decision, counted before anything is lowered, is that of the lowered program."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from random import Random
 
@@ -15,10 +15,12 @@ from raptor.compiler import pipeline
 from raptor.frontend import load
 from raptor.mapping.evaluation.decision_work import decision_work
 from raptor.mapping.evaluation.evaluate import evaluate
+from raptor.mapping.modes.sum_trees import MOST_POOLED_IN_CHAIN
 from raptor.mapping.strategies import STRATEGIES
 from raptor.options import ChipOptions
 from raptor.spatial.ir import Copy, TakeRows
 from raptor.spatial.operation_costs import CostModel
+from raptor.spatial.scheduling.alap_schedule import partition_work
 from raptor.target.arch import load_chip
 from raptor.target.timing import ISSUE_NS, typical_message_times
 from tests.all_graphs.builder import FAMILIES
@@ -81,6 +83,50 @@ def test_messages_are_counted_between_the_cores_that_exchange_them(model: ModelP
     assert len(expected) >= 8
     assert {pair: count for pair, (count, _) in found.items()} == {p: count for p, (count, _) in expected.items()}
     assert all(abs(found[pair][1] / ns - 1) < 1e-6 for pair, (_, ns) in expected.items())
+
+
+def pooled(height: int, width: int) -> ModelProto:
+    """A convolution of an image, and its mean and its largest pixel."""
+    nodes = [
+        node("Conv", "x w", "t", name="conv", pads=[1] * 4),
+        node("GlobalAveragePool", "t", "y", name="mean"),
+        node("GlobalMaxPool", "t", "z", name="largest"),
+    ]
+    return make_model(nodes, {"x": (1, 3, height, width)}, ["y", "z"], {"w": random(40, 3, 3, 3)})
+
+
+@pytest.mark.parametrize("image", [(20, 40), (1, 40), (6, 4)])
+def test_results_of_many_cores_are_pooled_in_a_tree(image: tuple[int, int]) -> None:
+    """A core receives results of at most one core for each level of the tree; one of a few cores, all others."""
+    done = passes(pooled(*image), mapping="rows", cores=60)
+    placed = [*zip(done.spatial.computes, done.partition.cores, strict=True)]
+    home = {op.result.name: core for compute, core in placed for op in compute.body}
+    received: defaultdict[str, Counter[int]] = defaultdict(Counter[int])
+    for compute, core in placed:
+        if compute.node in ("mean", "largest"):
+            received[compute.node][core] += sum(
+                home.get(t.name, core) != core for op in compute.body for t in op.operands
+            )
+    assert {*received} == {"mean", "largest"}
+    for counts in received.values():
+        assert 0 < max(counts.values()) <= max(len(counts).bit_length(), MOST_POOLED_IN_CHAIN - 1)
+    assert image != (20, 40) or min(map(len, received.values())) > 2 * MOST_POOLED_IN_CHAIN
+    expected, found = sent(done), counted(done)
+    assert {pair: count for pair, (count, _) in found.items()} == {p: count for p, (count, _) in expected.items()}
+
+
+def test_constants_of_pixels_are_loaded_once_a_core() -> None:
+    """One that is equal for all lines, one of each line; equal parts are one constant."""
+    nodes = [
+        node("Conv", "x w", "t", name="conv"),
+        node("Mul", "t columns", "u", name="weighed_columns"),
+        node("Mul", "u rows", "y", name="weighed_rows"),
+    ]
+    constants = {"w": random(5, 3, 1, 1), "columns": random(1, 1, 1, 12), "rows": random(1, 1, 10, 1)}
+    done = passes(make_model(nodes, {"x": (1, 3, 10, 12)}, ["y"], constants), mapping="rows", cores=30)
+    lowered = partition_work(done.partition, done.arch).memory_ns.sum()
+    works = decision_work(done.chosen, done.decision, done.arch)
+    assert sum(m.port_ns for work in works for m in work.memory.values()) == pytest.approx(lowered, rel=0.05)
 
 
 def computed_ns(done: Passes) -> dict[int, float]:

@@ -12,7 +12,7 @@ from raptor.mapping.modes.produced_constants import (
 )
 from raptor.spatial.refinement import make_constants
 from raptor.target.timing import global_port_ns
-from tests.pipeline import Passes, chip, passes
+from tests.pipeline import Passes, check, chip, passes
 from tests.tiny_models import make_model, node, random
 
 ARCH = chip((128, 128), cores=60)
@@ -73,3 +73,13 @@ def test_a_program_whose_port_binds_is_relieved(monkeypatch: pytest.MonkeyPatch)
     assert loaded.decision.layers == done.decision.layers
     assert made > 0
     assert port_ns(done) < 0.8 * port_ns(loaded)
+
+
+def test_a_product_makes_constants_of_several_pixels():
+    """A core loads a constant for each of its lines; one product makes all of them."""
+    nodes = [node("Conv", "x w", "t", name="conv"), node("Mul", "t rows", "y", name="weighed")]
+    constants = {"w": random(20, 3, 1, 1), "rows": random(1, 1, 16, 24)}
+    model = make_model(nodes, {"x": (1, 3, 16, 24)}, ["y"], constants)
+    done = passes(model, mapping="rows", cores=30)
+    assert any(constant.pixels > 1 for constant in done.partition.graph.made.values())
+    check(model, mapping="rows", cores=30)

@@ -127,7 +127,7 @@ def problem(found: Passes) -> ScheduleProblem:
 def test_states_are_on_the_chip_when_a_step_begins() -> None:
     """So a copy of an old row is no load from global memory."""
     found = problem(passes(decoders.grouped_decoder(), capacity=12, **{**CHIP, "cores": 48}))
-    step, _, _ = found.memory_transfers()
+    step, *_ = found.memory_transfers()
     copied = np.flatnonzero((found.needs.taken >= 0) & found.moves_state)
     assert len(copied)
     assert not np.isin(copied, step).any()
