@@ -20,8 +20,11 @@ from raptor.common.process.thread_pool import CheckedThreadPool
 if TYPE_CHECKING:
     from raptor.mapping.scheduling.schedule_kernel import Floats, Ints, SampleWork
 
-MEASURED_SAMPLES = 4
-"""Number of samples that are simulated to measure an interval; the last two intervals count as steady state."""
+MEASURED_SAMPLES = 5
+"""Number of samples that are replayed to measure an interval: that of the second to the fourth counts.
+
+The first finds a chip at rest, and behind the last none waits for the port of global memory.
+"""
 
 COMPARED_SAMPLE = 1
 """Sample whose order counts when decisions are compared, from 0."""
@@ -122,21 +125,24 @@ def _candidates(work: "SampleWork", aim: OrderObjective, patience_ns: float) -> 
     Where values pass through many cores, each further sample is closer to the steady state. So if several samples are
     scheduled and the best interval is far above its bound, samples are added as long as they improve the objective.
     """
-    candidates = _of_samples(work, aim, patience_ns, aim.samples)
-    while 1 < len(candidates) < MOST_SAMPLES and _waits(work, min(candidates, key=attrgetter("cost")).order):
-        more = _of_samples(work, aim, patience_ns, len(candidates) + 1)
-        if more[-1].cost >= min(candidate.cost for candidate in candidates):
+    candidates = _of_samples(work, aim, patience_ns, range(aim.samples))
+    while 1 < len(candidates) < MOST_SAMPLES and _waits(work, min(candidates, key=attrgetter("cost"))):
+        (more,) = _of_samples(work, aim, patience_ns, [len(candidates)])
+        if more.cost >= min(candidate.cost for candidate in candidates):
             break
-        candidates = more
+        candidates.append(more)
     return candidates
 
 
-def _of_samples(work: "SampleWork", aim: OrderObjective, patience_ns: float, samples: int) -> list[OrderCandidate]:
-    """Returns the orders of `samples` consecutive samples with one patience, with their costs."""
-    found: list[OrderCandidate] = []
-    for sample, order in enumerate(list_orders(work, patience_ns, samples)):
-        times_ns = measure_times(work, order)
-        found.append(OrderCandidate(aim.cost(*times_ns), order, StepOrder(patience_ns, sample), times_ns))
+def _of_samples(
+    work: "SampleWork", aim: OrderObjective, patience_ns: float, samples: Sequence[int]
+) -> list[OrderCandidate]:
+    """Returns the orders of some of consecutive samples with one patience, with their costs."""
+    found, orders = list[OrderCandidate](), list_orders(work, patience_ns, samples[-1] + 1)
+    for sample in samples:
+        times_ns = measure_times(work, orders[sample])
+        name = StepOrder(patience_ns, sample)
+        found.append(OrderCandidate(aim.cost(*times_ns), orders[sample], name, times_ns))
     return found
 
 
@@ -176,7 +182,7 @@ def compare_times(work: "SampleWork", patience_ns: float, factors: Sequence[floa
 def balanced_cost(work: "SampleWork", patience_ns: float) -> float:
     """Returns latency x interval in ns2 of the order that `BALANCED_OBJECTIVE` would choose for a patience."""
     orders = (
-        _of_samples(work, BALANCED_OBJECTIVE, patience_ns * factor, BALANCED_OBJECTIVE.samples)
+        _of_samples(work, BALANCED_OBJECTIVE, patience_ns * factor, range(BALANCED_OBJECTIVE.samples))
         for factor in BALANCED_OBJECTIVE.patiences
     )
     return min(candidate.cost for candidates in orders for candidate in candidates)
@@ -193,22 +199,20 @@ def schedule_early(work: "SampleWork", patience_ns: float) -> tuple["Ints", "Flo
 
 
 def measure_times(work: "SampleWork", order: "Ints") -> tuple[float, float]:
-    """Returns latency and interval in ns of samples that follow one order.
+    """Returns latency and interval in ns of samples that follow one order: of one alone, and of several.
 
     The interval is at least the time for which a sample occupies the port of global memory.
     """
-    from raptor.mapping.scheduling.schedule_kernel import core_sequences, empty_queue, idle_chip, replay_samples
+    from raptor.mapping.scheduling.schedule_kernel import core_sequences, replay
 
-    ends_ns, ready_ns = np.zeros(MEASURED_SAMPLES), np.zeros((MEASURED_SAMPLES, len(work.core)))
-    sequences = core_sequences(work, order, MEASURED_SAMPLES)
-    replay_samples(ends_ns, ready_ns, idle_chip(work), work, sequences, empty_queue(work))
-    return float(ends_ns[0]), max(float(ends_ns[-1] - ends_ns[-3]) / 2, float(work.memory_ns.sum()))
+    sequences = core_sequences(work, order)
+    (latency_ns,), ends_ns = (replay(work, sequences, samples) for samples in (1, MEASURED_SAMPLES))
+    return float(latency_ns), max(float(ends_ns[3] - ends_ns[1]) / 2, float(work.memory_ns.sum()))
 
 
-def _waits(work: "SampleWork", order: "Ints") -> bool:
+def _waits(work: "SampleWork", found: OrderCandidate) -> bool:
     """True if the interval of an order is far above the load of its busiest core and of the global memory port."""
-    _, interval_ns = measure_times(work, order)
-    return interval_ns > WAITING_RATIO * max(busiest_ns(work), float(work.memory_ns.sum()))
+    return found.times_ns[1] > WAITING_RATIO * max(busiest_ns(work), float(work.memory_ns.sum()))
 
 
 def busiest_ns(work: "SampleWork") -> float:

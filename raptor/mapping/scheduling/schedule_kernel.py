@@ -345,14 +345,22 @@ class CoreSequences(NamedTuple):
     offered: Ints
 
 
-def core_sequences(work: SampleWork, order: Ints, samples: int) -> CoreSequences:
-    """Returns what each core does if all execute the steps of each of `samples` samples in this order."""
+def core_sequences(work: SampleWork, order: Ints) -> CoreSequences:
+    """Returns what each core does of a sample if all execute its steps in this order."""
     cores = len(work.first_pair) - 1
     both = np.stack([work.core[order], work.peer[order]], axis=1).reshape(-1)
     steps = np.repeat(order, 2)[np.argsort(both, kind="stable")][int((both < 0).sum()) :]
     first = np.cumsum([0, *np.bincount(both[both >= 0], minlength=cores)])
-    left, free = np.repeat(work.waiting[None], samples, axis=0), np.zeros((2, cores), np.int64)
-    return CoreSequences(first, steps, first[:-1].copy(), left, *free)
+    return CoreSequences(first, steps, first[:-1], work.waiting[None], *np.zeros((2, cores), np.int64))
+
+
+def replay(work: SampleWork, sequences: CoreSequences, samples: int) -> Floats:
+    """Returns the ends of samples in ns, if every core executes its sequence for one after the other."""
+    left, free = np.repeat(sequences.left, samples, axis=0), np.zeros((2, len(sequences.at)), np.int64)
+    begun = CoreSequences(sequences.first, sequences.steps, sequences.at.copy(), left, *free)
+    ends_ns, ready_ns = np.zeros(samples), np.zeros(left.shape)
+    replay_samples(ends_ns, ready_ns, idle_chip(work), work, begun, empty_queue(work))
+    return ends_ns
 
 
 @bare_kernel
