@@ -47,13 +47,6 @@ LARGEST_CORRECTION = 32.0
 WORTH_CHANGING = 0.97
 """Largest evaluated cost of a decision, relative to the first decision, for it to replace the first decision."""
 
-WORTH_AT_PORT = 0.9
-"""Share of the cost, as above, if the port of global memory is busy for `PORT_BINDS` of the first interval.
-
-There, transfers of several samples wait for each other, which the evaluation does not know. Long signals with gains of
-4 and 5 % had an interval longer by a fifth on 64 cores.
-"""
-
 PORT_BINDS = 0.85
 """Least share of the interval for which the port is busy where it binds."""
 
@@ -73,8 +66,8 @@ On 200 cores of `bench`, evaluated and simulated: a PP-LCNet without groups 0.74
 weight 0.75 and 0.68; EfficientNet-B0 without groups 2.06 and 1.71.
 """
 
-LONGEST_LATENCY, LONGEST_INTERVAL = 1.03, 1.1
-"""Largest evaluated times of a decision, relative to the first one, if both count alike.
+FREE_LATENCY, FREE_INTERVAL = 1.03, 1.1
+"""Growth of the evaluated times of a decision, relative to the first one, above which it counts twice if both count.
 
 With an interval evaluated as 1.045, ResNet-18 has one of 0.96.
 """
@@ -187,18 +180,23 @@ class _Search:
     def best(self) -> EvaluatedDecision:
         """The best decision so far: the first one, unless another is better by enough."""
         first, *others = (found.result() for found in self.evaluated)
-        weight, latency_ns = self.latency, LONGEST_LATENCY * first.latency_ns
-        if weight == 1:
-            others = [o for o in others if o.interval_ns <= self.longest_interval_ns and o.latency_ns <= latency_ns]
-        best = min([first, *others], key=lambda found: found.cost(weight))
-        worth = WORTH_AT_PORT if first.waits_for_port else WORTH_CHANGING
-        return best if best.cost(weight) <= worth * first.cost(weight) else first
+        best = min([first, *others], key=lambda found: self.cost_beside(first, found))
+        worth_changing = self.cost_beside(first, best) <= WORTH_CHANGING * first.cost(self.latency)
+        return best if worth_changing else first
+
+    def cost_beside(self, first: EvaluatedDecision, found: EvaluatedDecision) -> float:
+        """Returns the cost of a decision; what its times grow beyond those of the first one counts twice."""
+        growth = 1.0
+        if self.latency == 1:
+            growth = max(1.0, found.latency_ns / (FREE_LATENCY * first.latency_ns))
+            growth *= max(1.0, found.interval_ns / (FREE_INTERVAL * first.interval_ns))
+        return growth * found.cost(self.latency)
 
     @property
     def longest_interval_ns(self) -> float:
-        """Longest interval that another decision may have."""
+        """Longest interval that a decision may have to be scheduled."""
         limited = self.evaluated and self.latency == 1
-        return LONGEST_INTERVAL * self.evaluated[0].result().interval_ns if limited else math.inf
+        return FREE_INTERVAL * self.evaluated[0].result().interval_ns if limited else math.inf
 
     def compare_phases(self) -> None:
         """Begins with the best of some decisions about the cores that phases of a sample share (`PHASE_WEIGHTS`)."""
