@@ -40,9 +40,9 @@ from raptor.target.chip_elements import MODELLED_FLOAT
 if TYPE_CHECKING:
     from raptor.mapping.scheduling.schedule_kernel import SampleWork
 
-LEAST_AT_PORT = 0.5
+LEAST_AT_PORT = 0.02
 """Least time of loads that products could replace, relative to the operations of the busiest core, for more of them to
-be considered: the port may bind only then."""
+be considered: to know whether the port binds takes 2 % of a compilation."""
 
 _Shape = tuple[int, int, int]
 """Rows, width and channels of a tile, which has the pixels of a constant, or repeats one pixel in each row."""
@@ -138,7 +138,7 @@ def choose_constants(partition: Partition, uses: ConstantUses, arch: Target) -> 
         elif kept := fit_constants(elements, free, arch):
             spare[core] = {key: elements[key] for key in elements if key in kept}
     chosen = _as_records(uses, made)
-    if not spare or not _may_bind_port(partition, spare, arch):
+    if not spare or not _is_worth_asking(partition, spare, arch):
         return chosen
     work = partition_work(make_constants(partition, uses, chosen, arch), arch)
     relieved = relieve_port(spare, _core_ns(work), float(work.memory_ns.sum()), arch)
@@ -158,8 +158,8 @@ def _as_records(uses: ConstantUses, made: Mapping[int, Collection[bytes]]) -> tu
     return tuple(chosen)
 
 
-def _may_bind_port(partition: Partition, spare: Mapping[int, Mapping[bytes, int]], arch: Target) -> bool:
-    """True if loads of `spare` constants take a large part of the work of the busiest core: a cheap lower bound."""
+def _is_worth_asking(partition: Partition, spare: Mapping[int, Mapping[bytes, int]], arch: Target) -> bool:
+    """True if loads of `spare` constants take enough of the port to ask whether it binds."""
     loads_ns = sum(loads_at_port_ns(sizes.values(), arch) for sizes in spare.values())
     flow, costs = partition.graph.dataflow, CostModel(arch, partition.graph.filters)
     of_form = np.array([costs.op_ns(op, compute) for op, compute in flow.forms])
