@@ -30,9 +30,9 @@ COMPARED_SAMPLE = 1
 """Sample whose order counts when decisions are compared, from 0."""
 
 WAITING_RATIO = 2.0
-"""Ratio of interval to lower bound above which one more sample is tried, because cores still wait for each other."""
+"""Ratio of interval to lower bound above which more samples are tried, because cores still wait for each other."""
 
-MOST_SAMPLES = 6
+MOST_SAMPLES = 8
 """Largest number of samples that are scheduled where cores wait; an objective may ask for more (`samples`)."""
 
 WORTH_CHANGING = 0.98
@@ -123,14 +123,11 @@ def _candidates(work: "SampleWork", aim: OrderObjective, patience_ns: float) -> 
     """Returns the candidate orders of one patience, of at least `aim.samples` samples.
 
     Where values pass through many cores, each further sample is closer to the steady state. So if several samples are
-    scheduled and the best interval is far above its bound, samples are added as long as they improve the objective.
+    scheduled and the best interval is far above its bound, `MOST_SAMPLES` are.
     """
     candidates = _of_samples(work, aim, patience_ns, range(aim.samples))
-    while 1 < len(candidates) < MOST_SAMPLES and _waits(work, min(candidates, key=attrgetter("cost"))):
-        (more,) = _of_samples(work, aim, patience_ns, [len(candidates)])
-        if more.cost >= min(candidate.cost for candidate in candidates):
-            break
-        candidates.append(more)
+    if 1 < len(candidates) < MOST_SAMPLES and _waits(work, min(candidates, key=attrgetter("cost"))):
+        candidates += _of_samples(work, aim, patience_ns, range(len(candidates), MOST_SAMPLES))
     return candidates
 
 
