@@ -100,10 +100,11 @@ def upper_bound_flit_ns(target: Target) -> float:
 
 
 def memory_flit_ns(target: Target, core: int | None = None) -> float:
-    """Returns the time in ns of a flit from a core to the global memory; without `core`, from a typical core."""
+    """Returns the time in ns of a flit from a core to global memory; without `core`, from a typical one of its chip."""
     if target.table is None:
         return MEMORY_NS
-    return float(np.median(target.table.to_memory_ns) if core is None else target.table.to_memory_ns[core])
+    there_ns = target.table.to_memory_ns
+    return float(np.median(there_ns[: target.cores_per_chip]) if core is None else there_ns[core])
 
 
 def write_network(target: Target) -> Iterator[bytes]:
