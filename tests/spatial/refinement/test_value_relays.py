@@ -325,7 +325,7 @@ def test_an_output_of_the_first_pixel():
 
 
 def test_an_order_of_a_late_sample_is_found_for_relays():
-    found = passes(both_ways("RNN"), xbar=16, xbars_per_core=12, cores=100, mapping="rows")
+    found = passes(both_ways("LSTM"), xbar=16, xbars_per_core=12, cores=140, mapping="rows")
     assert line_flow(found.decision).sample > 1
 
 
