@@ -231,6 +231,14 @@ def test_a_users_module_is_hardened_in_training_alone_and_exported_without_error
         raptor.torch.harden(nn.ReLU(), "reram-milo")
 
 
+def test_a_module_that_is_refused_stays_as_it_is() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    raptor.torch.harden(module[1], "reram-milo")
+    with pytest.raises(UserError, match=r"module: layer '1': its weight has a parametrization already; harden a module once"):
+        raptor.torch.harden(module, "reram-milo")
+    assert not hasattr(module[0], "parametrizations")
+
+
 def test_the_page_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that need PyTorch are run, too."""
     monkeypatch.chdir(tmp_path)
