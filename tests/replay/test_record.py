@@ -1,4 +1,4 @@
-"""What a commit gives, recorded to be compared with another: also where it gives nothing."""
+"""Recordings of what a commit compiles: of a program, of a model that it does not have, of an error."""
 
 from pathlib import Path
 

@@ -150,7 +150,7 @@ def list_names(tree: ast.AST) -> list[ast.Name]:
 
 
 def test_scripts_fit_and_choose_without_images_of_a_test() -> None:
-    """What chooses gets no file of test images, and long trainings know these images, to refuse them."""
+    """Calls that fit or choose something get no file of test images; trainings know these images, to refuse them."""
     judged = dict[str, int]()
     for path, tree in parse_scripts():
         for call, arguments in find_choices(tree).items():

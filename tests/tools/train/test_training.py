@@ -234,7 +234,9 @@ def test_a_users_module_is_hardened_in_training_alone_and_exported_without_error
 def test_a_module_that_is_refused_stays_as_it_is() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
     raptor.torch.harden(module[1], "reram-milo")
-    with pytest.raises(UserError, match=r"module: layer '1': its weight has a parametrization already; harden a module once"):
+    with pytest.raises(
+        UserError, match=r"module: layer '1': its weight has a parametrization already; harden a module once"
+    ):
         raptor.torch.harden(module, "reram-milo")
     assert not hasattr(module[0], "parametrizations")
 
