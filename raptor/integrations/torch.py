@@ -139,13 +139,14 @@ def harden(
     most = None if clip is None else arguments.parse_finite("clip", clip, 0)
     nn, parametrize = torch.nn, import_module("torch.nn.utils.parametrize")
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
-    layers = [m for m in module.modules() if isinstance(m, kinds) and not _is_depthwise(m)]
+    layers = {n: m for n, m in module.named_modules() if isinstance(m, kinds) and not _is_depthwise(m)}
     if not layers:
         raise UserError("the module has no Conv1d, Conv2d, Conv3d or Linear layer that crossbars compute")
+    changed = [name for name, layer in layers.items() if parametrize.is_parametrized(layer, "weight")]
+    if changed:
+        raise UserError(f"module: layer {changed[0]!r}: its weight has a parametrization already; harden a module once")
     generator = torch.Generator().manual_seed(arguments.parse_integer("seed", seed, 0))
-    for layer in layers:
-        if parametrize.is_parametrized(layer, "weight"):
-            raise UserError(f"{layer}: its weight has a parametrization already; harden a module once")
+    for layer in layers.values():
         added = WeightNoise(errors, axis=0, clip=most, quantised=False, generator=generator)
         added.train(layer.training)
         # PyTorch evaluates a parametrization when it is registered, and a draw would change the seed's sequence.

@@ -2,7 +2,8 @@
 
     python record.py CASES.json FOLDER JOBS
 
-Writes `FOLDER/NUMBER/` for each case: the output with large files as digests, or `error.txt`.
+Writes `FOLDER/NUMBER/` for each case: the output with large files as digests, or `error.txt`, also for a model that the
+commit does not have.
 """
 
 import hashlib
@@ -29,6 +30,10 @@ def record(case: dict[str, Any], folder: Path) -> str:
         os.chdir(scratch)
         if case["chip"]:
             Path("chip.json").write_text(json.dumps(case["chip"]))
+        if case["model"] not in models.MODELS:
+            folder.mkdir()
+            (folder / "error.txt").write_text(f"no model {case['model']!r}\n")
+            return case["name"]
         model = models.build(case["model"], seed=0, **case["sizes"])
         if case["quantised"]:
             raptor.quantize(model, **case["quantised"]).save("model.onnx")

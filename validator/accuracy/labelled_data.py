@@ -222,16 +222,20 @@ def _shaped(path: Path, place: InputShape, array: Array, steps: int | None) -> A
     if not _fits(place, array.shape[outer:]):
         _refuse(path, f"{place.name!r} has samples of shape {array.shape[1:]}, but the input has {place.shape}")
     shaped = array.reshape(*array.shape[:outer], *place.shape)
-    return shaped.astype(np.float32) if shaped.dtype.kind == "f" else shaped
+    with np.errstate(over="ignore"):  # infinity then, which users of the samples refuse
+        return shaped.astype(np.float32) if shaped.dtype.kind == "f" else shaped
 
 
 def _labels(path: Path, labels: Array, steps: int | None) -> npt.NDArray[np.int64]:
     is_of_steps = steps is not None and labels.shape[1:] == (steps,)
-    if (labels.ndim != 1 and not is_of_steps) or labels.dtype.kind not in "iu" or (labels < 0).any():
+    if (labels.ndim != 1 and not is_of_steps) or labels.dtype.kind not in "iu":
         of = "sample" if steps is None else f"sequence, or each of its {steps} steps"
         _refuse(
             path, f"labels {LABELS_NAME}: expected a class number for each {of}, found {labels.dtype} {labels.shape}"
         )
+    if (negative := np.argwhere(labels < 0)).size:
+        first = tuple(negative[0])
+        _refuse(path, f"labels {LABELS_NAME}: {labels[first]} of sample {first[0]}: classes are numbered from 0")
     return labels.astype(np.int64)
 
 

@@ -164,28 +164,33 @@ def _sample_count(path: Path, wanted: SampledInput, shape: tuple[int, ...]) -> i
 
 def check_samples(path: Path, inputs: Sequence[SampledInput], samples: Sequence[Mapping[str, Array]]) -> list[Sample]:
     """Returns samples of a file in the types of the inputs. Raises `UserError` as `read_samples` does."""
-    split = {i.name: _typed(path, i, np.stack([sample[i.name] for sample in samples])) for i in inputs}
+    split = {i.name: convert_values(path, i, np.stack([sample[i.name] for sample in samples])) for i in inputs}
     return [dict(zip(split, values, strict=True)) for values in zip(*split.values(), strict=True)]
 
 
 def _split(path: Path, wanted: SampledInput, array: npt.NDArray[Any], count: int | None) -> list[Array]:
-    return _typed(path, wanted, array.reshape(_sample_count(path, wanted, array.shape), *wanted.shape)[:count])
+    count_of_file = _sample_count(path, wanted, array.shape)
+    return list(convert_values(path, wanted, array.reshape(count_of_file, *wanted.shape)[:count]))
 
 
-def _typed(path: Path, wanted: SampledInput, each: npt.NDArray[Any]) -> list[Array]:
+def convert_values(path: Path, wanted: SampledInput, values: Array) -> Array:
+    """Returns samples [n, ...] of a file in the type of an input.
+
+    Raises `UserError` for numbers that are not finite or that the type cannot hold.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        found = np.ascontiguousarray(each, wanted.dtype)
+        found = np.ascontiguousarray(values, wanted.dtype)
     if wanted.dtype.kind in "iub":
-        bad = int(np.count_nonzero(found.astype(np.float64) != each.astype(np.float64)))
+        bad = int(np.count_nonzero(found.astype(np.float64) != values.astype(np.float64)))
         if bad:
             numbers = f"{bad} of {found.size} numbers of '{wanted.name}'"
             raise UserError(
                 f"{spell_option('data', path)}: {numbers} are no {wanted.dtype.name}, which the model takes"
             )
-        return list(found)
+        return found
     bad = int(np.count_nonzero(~np.isfinite(found)))
     if bad:
         raise UserError(
             f"{spell_option('data', path)}: {bad} of {found.size} numbers of '{wanted.name}' are not finite"
         )
-    return list(found)
+    return found

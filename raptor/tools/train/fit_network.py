@@ -70,7 +70,8 @@ def fit_network(
     has_probabilities: bool,
     tick: Callable[[int, float], None],
 ) -> None:
-    """Trains the weights of a network in place. `tick` gets the number of each epoch, and its mean loss.
+    """Trains the weights of a network in place. `tick` gets the number of each epoch, and its mean loss: NaN if a
+    weight is no finite number after it.
 
     `has_probabilities`: the outputs are those of a Softmax, otherwise scores. `generator`: of the order and of shifts.
     """
@@ -97,7 +98,8 @@ def fit_network(
             optimiser.step()
             cosine.step()
             total += float(loss.detach()) * len(chosen)
-        tick(epoch + 1, total / data.count)
+        is_finite = all(bool(torch.isfinite(weight).all()) for weight in network.parameters())
+        tick(epoch + 1, total / data.count if is_finite else math.nan)
 
 
 def to_tensors(data: LabelledData) -> dict[str, Tensor]:

@@ -106,4 +106,7 @@ def describe_training(report: "TrainingReport") -> list[str]:
     ]
     samples = f"{report.training} samples for training, {report.validation} for validation"
     again = "; trained once more with all of them" if report.refit else ""
-    return [head, *rows, f"{samples}; noise {report.chosen} has the least loss on chips{again}"]
+    lines = [head, *rows, f"{samples}; noise {report.chosen} has the least loss on chips{again}"]
+    if all(found.loss > report.before.loss for found in report.tried) and report.tried:
+        lines.append("the model as given has less loss on chips: more epochs or another rate may help")
+    return lines

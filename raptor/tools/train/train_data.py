@@ -1,7 +1,7 @@
 """Labelled samples for training and validation: a fixed split, equal samples on one side, no sample of a test."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_name, spell_option
-from raptor.tools.quantise.calibration_data import SampledInput
+from raptor.tools.quantise.calibration_data import SampledInput, convert_values
 from validator.accuracy.labelled_data import LabelledData, digest_each, read_labelled_data
 
 _SPLIT_SEED = 0
@@ -34,10 +34,11 @@ def read_training_data(
 ) -> TrainingData:
     """Reads and splits samples. `validation`: share for validation, the same samples in each run.
 
-    Raises `UserError` for data without labels or with labels that are no class of the model, for a split without
-    samples on one side, and if a sample is also in one of the files `tests`.
+    Raises `UserError` for numbers that are not finite, for data without labels or with labels that are no class of the
+    model, for a split without samples on one side, and if a sample is also in one of the files `tests`.
     """
-    read = read_labelled_data(path, inputs)
+    given = read_labelled_data(path, inputs)
+    read = replace(given, inputs={i.name: convert_values(path, i, given.inputs[i.name]) for i in inputs})
     if read.labels is None:
         raise UserError(f"{spell_option('data', path)}: no labels 'y', and training needs them")
     if read.labels.max() >= classes:

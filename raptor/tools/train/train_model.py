@@ -1,5 +1,6 @@
 """Trains a float model for a device: starts from its weights or new ones, chooses the noise on validation samples."""
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -131,8 +132,8 @@ def train(
     noise, on all samples; at once if `noise` leaves no choice. `policy`: bits of weights and inputs of single layers,
     as for `quantize`; inputs of few bits are quantised in training, too. `tick` gets a text about the progress.
 
-    Raises `UserError` for invalid arguments and files, for operators that cannot be differentiated, and without
-    PyTorch.
+    Raises `UserError` for invalid arguments and files, for operators that cannot be differentiated, for a training
+    that diverges, and without PyTorch.
     """
     with require_packages("raptor train", PACKAGE):
         import_module("torch")
@@ -255,6 +256,7 @@ def _train_all(
 
 
 def _train_one(task: _TrainingTask, level: float | Literal["device"], data: LabelledData) -> "TorchGraph":
+    """Returns a network that is trained with a noise. Raises `UserError` if its weights or its loss become infinite."""
     from raptor.tools.train.fit_network import TrainingSchedule, fit_network
     from raptor.tools.train.torch_graph import TorchGraph
 
@@ -266,6 +268,11 @@ def _train_one(task: _TrainingTask, level: float | Literal["device"], data: Labe
     layers = _noisy_layers(network, task, level, on_chips=False, generator=generator)
 
     def tick(epoch: int, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise UserError(
+                f"{spell_option('rate', task.rate)}: the loss of epoch {epoch} with noise {level} is {loss}; a smaller "
+                "rate may help, or inputs scaled to about -1 to 1"
+            )
         task.tick(f"noise {level}, epoch {epoch} of {task.epochs}: loss {loss:.4f}")
 
     schedule = TrainingSchedule(task.epochs, task.rate, task.shift, task.seed)

@@ -69,7 +69,7 @@ class WeightNoise(torch.nn.Module):  # pyright: ignore[reportUntypedBaseClass] P
         others = [axis for axis in range(weight.ndim) if axis != self.axis]
         scale = (weight.abs().amax(others, keepdim=True) / self.most).clamp(min=1e-30)
         codes = torch.round(weight / scale)
-        places = codes.long() + self.most
+        places = torch.nan_to_num(codes).long() + self.most  # weights of a training that diverges; its loss tells it
         normal = torch.randn(weight.shape, generator=self.generator, dtype=weight.dtype)
         error = (self.mean[places] + self.std[places] * normal) * scale
         return error + (codes * scale - weight) if self.quantised else error

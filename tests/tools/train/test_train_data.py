@@ -17,8 +17,10 @@ from raptor.target import arch
 from raptor.target.device_file import load_device
 from raptor.tools.cli.app import build_commands
 from raptor.tools.quantise.calibration_data import SampledInput
+from raptor.tools.quantise.policy import Policy
+from raptor.tools.train.train_command import describe_training
 from raptor.tools.train.train_data import read_training_data
-from raptor.tools.train.train_model import ValidatedNoise, choose_noise
+from raptor.tools.train.train_model import TrainingReport, ValidatedNoise, choose_noise
 from validator.accuracy.labelled_data import digest_samples
 from validator.crossbar.chip_settings import make_setup
 from validator.crossbar.weight_errors import tabulate_code_errors
@@ -71,6 +73,26 @@ def test_data_that_do_not_fit(data: Path, classes: int, validation: float, messa
         read_training_data(data, INPUTS, classes, validation, ())
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e39])
+def test_numbers_that_are_not_finite_are_refused(value: float, tmp_path: Path) -> None:
+    """Numbers are those of the model's type: what its floats cannot hold is no number of a training."""
+    images = load_images()[0]
+    pixels = images.pixels[:20].astype(np.float64)
+    pixels[3, 0, 2, 2] = value
+    np.savez(tmp_path / "train.npz", x=pixels, y=images.digits[:20])
+    with pytest.raises(UserError, match=r"train\.npz'?: 1 of 1280 numbers of 'image' are not finite"):
+        read_training_data(tmp_path / "train.npz", INPUTS, 10, 0.15, ())
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float16])
+def test_samples_have_the_type_of_the_input(dtype: type[np.generic], tmp_path: Path) -> None:
+    images = load_images()[0]
+    np.savez(tmp_path / "train.npz", x=(images.pixels[:20] * 16).astype(dtype), y=images.digits[:20])
+    found = read_training_data(tmp_path / "train.npz", INPUTS, 10, 0.15, ()).join().inputs["image"]
+    assert found.dtype == np.float32
+    assert found.sum() == pytest.approx(16 * images.pixels[:20].sum())
+
+
 def test_data_need_labels(tmp_path: Path) -> None:
     np.savez(tmp_path / "train.npz", x=load_images()[0].pixels[:5])
     with pytest.raises(UserError, match="no labels 'y', and training needs them"):
@@ -107,6 +129,20 @@ def test_the_noise_with_the_least_loss_on_chips_is_chosen() -> None:
         ValidatedNoise(noise=noise, floats=0.9, chips=chips, lowest=0.8, loss=loss) for noise, chips, loss in losses
     ]
     assert choose_noise(tried) == 0.09
+
+
+@pytest.mark.parametrize(("before", "is_told"), [(0.04, True), (0.06, False)])
+def test_a_model_that_was_better_as_given_is_told(before: float, is_told: bool) -> None:
+    given, trained = (
+        ValidatedNoise(noise=noise, floats=0.99, chips=0.98, lowest=0.97, loss=loss)
+        for noise, loss in ((0.0, before), (0.09, 0.05))
+    )
+    report = TrainingReport(
+        model="digits", device="reram-milo", weights=8, policy=Policy(), epochs=1, seed=0, training=17, validation=3,
+        before=given, tried=(trained,), chosen=0.09, refit=False, seconds=1.0,
+    )  # fmt: skip
+    sentence = "the model as given has less loss on chips: more epochs or another rate may help"
+    assert (sentence in describe_training(report)) == is_told
 
 
 def test_a_training_reads_its_policy() -> None:

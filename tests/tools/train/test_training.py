@@ -192,6 +192,15 @@ def test_mistakes(folder: Path, options: dict[str, Any], message: str) -> None:
         raptor.train(MODEL, **{"cells": "reram-milo", "data": folder / "train.npz", "epochs": 1, **options})
 
 
+@pytest.mark.parametrize("options", [{}, {"refit": True}])
+def test_a_training_that_diverges_is_refused(folder: Path, options: dict[str, Any]) -> None:
+    """Its weights are no numbers, so that nothing could be chosen."""
+    with pytest.raises(UserError, match=r"rate=1e\+30: the loss of epoch 1 with noise 0.06 is nan; a smaller rate"):
+        raptor.train(
+            MODEL, cells="reram-milo", data=folder / "train.npz", epochs=1, noise=0.06, rate=1e30, **options
+        )  # fmt: skip
+
+
 def test_a_model_that_is_no_classifier_is_refused(folder: Path) -> None:
     model = make_model([node("Conv", "image w", "y")], {"image": [1, 1, 8, 8]}, ["y"], {"w": random(2, 1, 3, 3)})
     with pytest.raises(UserError, match=r"output 'y' \[1, 2, 6, 6\]: training needs a classifier"):
@@ -220,6 +229,16 @@ def test_a_users_module_is_hardened_in_training_alone_and_exported_without_error
         raptor.torch.harden(module, "reram-milo")
     with pytest.raises(UserError, match="no Conv1d, Conv2d, Conv3d or Linear layer"):
         raptor.torch.harden(nn.ReLU(), "reram-milo")
+
+
+def test_a_module_that_is_refused_stays_as_it_is() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    raptor.torch.harden(module[1], "reram-milo")
+    with pytest.raises(
+        UserError, match=r"module: layer '1': its weight has a parametrization already; harden a module once"
+    ):
+        raptor.torch.harden(module, "reram-milo")
+    assert not hasattr(module[0], "parametrizations")
 
 
 def test_the_page_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

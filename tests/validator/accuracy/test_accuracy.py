@@ -196,7 +196,7 @@ def test_data_from_a_folder(tmp_path: Path):
         ({"z": np.zeros((3, 2))}, "no array 'x'; it has z"),
         ({"x": np.zeros((3, 5))}, r"samples of shape \(5,\), but the input has \(1, 2\)"),
         ({"x": np.zeros((3, 2)), "y": np.zeros(4, int)}, "3 of 'image', 4 of 'y'"),
-        ({"x": np.zeros((3, 2)), "y": np.full(3, -1)}, "expected a class number"),
+        ({"x": np.zeros((3, 2)), "y": np.array([0, 4, -1])}, "labels y: -1 of sample 2: classes are numbered from 0"),
         ({"x": np.zeros((0, 2))}, "at least one"),
         ({"x": np.array(["a"])}, "expected numbers"),
     ],
