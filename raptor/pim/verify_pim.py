@@ -174,13 +174,14 @@ def _check_kept(core: CoreProgram) -> None:
     parts: dict[int, list[tuple[int, int]]] = {state: [] for state in core.states.tolist()}
     for use in np.flatnonzero(kept[uses.buffer] & ~reads).tolist():
         step, buffer = int(uses.step[use]), int(uses.buffer[use])
-        at: dict[str, int] = {"core": core.core, "step": core.init_count + step}
-        name = steps.buffers.name(buffer)
-        if buffer not in parts:
-            raise PimError(f"{_where(core, at['step'])}: overwrites %{name}, which later samples read", **at)
-        if step < last_read[buffer]:
-            message = f"{_where(core, at['step'])}: overwrites the state %{name}, which this sample still reads"
-            raise PimError(message, **at)
+        if buffer not in parts or step < last_read[buffer]:
+            at, name = core.init_count + step, steps.buffers.name(buffer)
+            told = (
+                f"overwrites %{name}, which later samples read"
+                if buffer not in parts
+                else f"overwrites the state %{name}, which this sample still reads"
+            )
+            raise PimError(f"{_where(core, at)}: {told}", core=core.core, step=at)
         parts[buffer] += _written_ranges(steps, step)
     for state, written in parts.items():
         name, elements = steps.buffers.name(state), int(steps.buffers.elements[state, 0])
@@ -192,7 +193,7 @@ def _check_kept(core: CoreProgram) -> None:
 def _written_ranges(steps: StepColumns, step: int) -> list[tuple[int, int]]:
     """Returns first element and number of elements of each part of its result that a step writes."""
     first, elements = steps.span[step].tolist()
-    operation = steps.operation(step)
+    operation = steps.forms.forms[int(steps.form[step])].operation
     if isinstance(operation, Move):
         return [(int(into), int(size)) for into, *_, size in operation.runs.tolist()]
     result = int(steps.results(np.array([step]))[0])

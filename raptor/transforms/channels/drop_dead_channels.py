@@ -83,6 +83,8 @@ def _revive(graph: Graph, sets: ChannelSets, zero: Mapping[str, Bools], dead: di
             continue
         for k, name in enumerate(node.inputs):
             own = dead[sets.find(name)]
+            if not own.any():
+                continue
             lost = own & _is_needed(graph, node, k, dead[sets.find(node.output)]) & ~zero[name]
             if lost.any():
                 own &= ~lost
@@ -103,7 +105,8 @@ def _is_needed(graph: Graph, node: Node, operand: int, dead: Bools) -> Bools:
     channels = graph.tensors[node.inputs[operand]].image.channels
     match node.operator:
         case Filter() as layer if layer.groups == 1:
-            return np.asarray(layer.weights[:, :, ~dead].any(axis=(0, 2)), np.bool_)
+            kept = layer.weights[:, :, ~dead] if dead.any() else layer.weights
+            return np.asarray(kept.any(axis=(0, 2)), np.bool_)
         case Move():
             operands, places = channels_of_move(node, graph)
             read = places[:, ~dead][operands[:, ~dead] == operand]
