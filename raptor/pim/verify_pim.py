@@ -1,5 +1,7 @@
 """Verifier of PimIR: channels, definitions, crossbars, addresses (docs/developers/architecture.md, "Invariants")."""
 
+from typing import NoReturn
+
 import numpy as np
 
 from raptor.common.errors import VerifyError
@@ -174,20 +176,22 @@ def _check_kept(core: CoreProgram) -> None:
     parts: dict[int, list[tuple[int, int]]] = {state: [] for state in core.states.tolist()}
     for use in np.flatnonzero(kept[uses.buffer] & ~reads).tolist():
         step, buffer = int(uses.step[use]), int(uses.buffer[use])
-        if buffer not in parts or step < last_read[buffer]:
-            at, name = core.init_count + step, steps.buffers.name(buffer)
-            told = (
-                f"overwrites %{name}, which later samples read"
-                if buffer not in parts
-                else f"overwrites the state %{name}, which this sample still reads"
-            )
-            raise PimError(f"{_where(core, at)}: {told}", core=core.core, step=at)
+        if buffer not in parts:
+            _refuse(core, step, f"overwrites %{steps.buffers.name(buffer)}, which later samples read")
+        if step < last_read[buffer]:
+            _refuse(core, step, f"overwrites the state %{steps.buffers.name(buffer)}, which this sample still reads")
         parts[buffer] += _written_ranges(steps, step)
     for state, written in parts.items():
         name, elements = steps.buffers.name(state), int(steps.buffers.elements[state, 0])
         ends = [0, *(first + size for first, size in sorted(written))]
         if [first for first, _ in sorted(written)] != ends[:-1] or ends[-1] != elements:
             raise VerifyError(f"pim: core {core.core}: the elements of the state %{name} are not written once each")
+
+
+def _refuse(core: CoreProgram, step: int, fault: str) -> NoReturn:
+    """Raises `PimError` for a step of a sample."""
+    at = core.init_count + step
+    raise PimError(f"{_where(core, at)}: {fault}", core=core.core, step=at)
 
 
 def _written_ranges(steps: StepColumns, step: int) -> list[tuple[int, int]]:
