@@ -71,8 +71,14 @@ def _has_zeros(graph: Graph) -> bool:
 
 def _leaves_out(graph: Graph) -> bool:
     """True if a rearrangement reads not all elements of its operands."""
-    moves = ((node.operator.sources, node.inputs) for node in graph.nodes if isinstance(node.operator, Move))
-    return any(len(np.unique(s[s >= 0])) < sum(graph.tensors[n].image.elements for n in names) for s, names in moves)
+    for node in graph.nodes:
+        if isinstance(node.operator, Move):
+            sources = node.operator.sources
+            read = np.zeros(sum(graph.tensors[name].image.elements for name in node.inputs), np.bool_)
+            read[sources[sources >= 0]] = True
+            if not read.all():
+                return True
+    return False
 
 
 def _revive(graph: Graph, sets: ChannelSets, zero: Mapping[str, Bools], dead: dict[str, Bools]) -> bool:
