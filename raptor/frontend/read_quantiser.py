@@ -90,7 +90,8 @@ def _fault(node: NodeView, text: str) -> UserError:
 def read_quantiser(node: NodeView, ctx: ImportContext, shape: Shape) -> QuantParams:
     """Returns the parameters of a QuantizeLinear or DequantizeLinear node for a tensor of `shape`.
 
-    Scales of constants may be negative, as those of blocks of 4 bits whose largest weight is positive. Raises `ImportRefusal` for QuantizeLinear to more than 16 bits, and `UserError` for bad scales or zero points.
+    Scales of constants may be negative, as those of blocks of 4 bits whose largest weight is positive. Raises
+    `ImportRefusal` for QuantizeLinear to more than 16 bits, and `UserError` for bad scales or zero points.
     """
     given = node.integer("output_dtype", 0)
     code = find_code_type(node, given) if given and node.op_type == "QuantizeLinear" else CODE_TYPES[TensorProto.UINT8]

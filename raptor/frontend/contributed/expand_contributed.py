@@ -137,7 +137,6 @@ class _Expander:
             return None
         return writer
 
-
     def _find_constant(self, name: str) -> TensorProto | None:
         """Returns a weight, or what nodes make of weights alone; None for anything else."""
         if (weight := self.weights.get(name)) is not None:

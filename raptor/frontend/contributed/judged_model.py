@@ -16,8 +16,8 @@ def make_judged_model(onnx_bytes: bytes) -> tuple[bytes, tuple[str, ...]]:
     """Returns the model with which onnxruntime judges a program, and notes for the user.
 
     With `accuracy_level` 4, MatMulNBits round activations to 8 bits; here they stay floats, as with level 0. With
-    `sliding_window_cache`, the cache of a window is a ring that the host allocates; without it, the cache grows, and the
-    window hides the same rows.
+    `sliding_window_cache`, the cache of a window is a ring that the host allocates; without it, the cache grows, and
+    the window hides the same rows.
     """
     if not any(name.encode() in onnx_bytes for name in (_LEVEL, _RING)):
         return onnx_bytes, ()
@@ -49,5 +49,5 @@ def _let_windows_grow(proto: ModelProto) -> tuple[str, ...]:
         windows += any(a.i for a in node.attribute if a.name == _RING)
         del node.attribute[:]
         node.attribute.extend(kept)
-    told = f"GroupQueryAttention: {_RING}: the caches of {windows} windows keep all rows; the windows hide the same ones"
-    return (told,) if windows else ()
+    told = f"the caches of {windows} windows keep all rows; the windows hide the same ones"
+    return (f"GroupQueryAttention: {_RING}: {told}",) if windows else ()

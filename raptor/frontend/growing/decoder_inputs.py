@@ -166,7 +166,7 @@ def _infer_open_sizes(
     except (InvalidTypes, ValueError):  # the user gives the sizes, or learns in which operator the fault is
         return {}
     known = {value.name: read_dims(value) for value in (*inferred.input, *inferred.value_info, *inferred.output)}
-    caches = ((value, known.get(appends[value.name].input[1], ())) for value in proto.graph.input if value.name in appends)
+    caches = ((v, known.get(appends[v.name].input[1], ())) for v in proto.graph.input if v.name in appends)
     return {
         dim.dim_param or (value.name, axis): size
         for value, row in caches

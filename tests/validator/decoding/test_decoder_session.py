@@ -78,15 +78,14 @@ def test_blocks_of_weights_need_no_further_crossbars_and_no_rounded_activations(
 
 def test_the_ring_of_a_window_is_judged_by_a_cache_that_grows() -> None:
     """genai's builder writes it for windows; its ring has at least the rows of the window, which hides all others."""
-    window = {"local_window_size": 3, "seed": 2}
-    ring = decoders.grouped_decoder(**window, sliding_window_cache=1)
+    ring = decoders.grouped_decoder(local_window_size=3, sliding_window_cache=1)
     made = compiled(ring)
     assert any("sliding_window_cache: the caches of 2 windows keep all rows" in note for note in made.report.warnings)
     verdict = made.validate()
     assert verdict.passed, verdict
     assert verdict.decoding is not None
     assert verdict.decoding.equal == CAPACITY
-    wanted = decoders.steps_of_runtime(decoders.grouped_decoder(**window), TOKENS)
+    wanted = decoders.steps_of_runtime(decoders.grouped_decoder(local_window_size=3), TOKENS)
     for found, step in zip(run_tokens(raptor.Session(made), TOKENS), wanted, strict=True):
         np.testing.assert_allclose(found, step["logits"], rtol=1e-5, atol=1e-5)
 

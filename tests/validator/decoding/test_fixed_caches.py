@@ -38,7 +38,8 @@ def fixed_decoder(how: Write) -> ModelProto:
         _write(b, how, f"past_{kind}", kind, f"present_{kind}")
     b.add("Transpose", ["present_key"], "keys", perm=[0, 1, 3, 2])
     later = b.add("Greater", [b.constant("rows", np.arange(ROWS)), "cache_position"], "later")
-    b.constant("hidden", np.float32(-np.inf)), b.constant("seen", np.float32(0))
+    b.constant("hidden", np.float32(-np.inf))
+    b.constant("seen", np.float32(0))
     b.add(
         "Add",
         [b.add("MatMul", ["query", "keys"], "scores"), b.add("Where", [later, "hidden", "seen"], "mask")],
