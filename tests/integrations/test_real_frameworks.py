@@ -56,7 +56,7 @@ def test_torch_with_dropout_batch_norm_and_its_refusals() -> None:
 
 @pytest.mark.parametrize("how", ["index_copy", "index_put", "scatter", "assignment"])
 def test_torch_with_a_cache_of_fixed_size(how: str, tmp_path: Path) -> None:
-    """As transformers' StaticCache writes rows: the export compiles unchanged, and its tokens are onnxruntime's."""
+    """The export compiles unchanged, and its logits are onnxruntime's. StaticCache of transformers writes rows so."""
     torch = pytest.importorskip("torch")
     nn, rows, heads, size = torch.nn, 6, 2, 8
 

@@ -178,7 +178,7 @@ def test_weights_alone_are_floats():
 
 @pytest.mark.parametrize("block", [0, 2])
 def test_weights_with_negative_scales(block: int):
-    """As onnxruntime writes blocks of 4 bits whose largest weight is positive."""
+    """onnxruntime writes such scales for blocks of 4 bits whose largest weight is positive."""
     constants = {"w": np.arange(-16, 16, dtype=np.int8).reshape(4, 8), "s": random(*((2, 8) if block else (8,)))}
     assert (constants["s"] < 0).any()
     nodes = [node("DequantizeLinear", "w s", "d", axis=0 if block else 1, block_size=block), node("MatMul", "x d", "y")]
