@@ -13,6 +13,8 @@ from validator.model.types import number_type
 
 MICROSOFT = "com.microsoft"
 _FLOAT, _INT64 = TensorProto.FLOAT, TensorProto.INT64
+OPEN_SIZES = MappingProxyType({"past": 0, "kv_cache_dim": 16})
+"""Sizes of open axes of caches before the first step: rows, and channels of a head."""
 
 
 class GraphBuilder:
@@ -285,7 +287,7 @@ def steps_of_runtime(
 
     session = create_session(proto.SerializeToString(), Path("decoder"))
     held: dict[str, Array] = {
-        i.name: np.zeros([0 if n == "past" else n if isinstance(n, int) else 1 for n in i.shape], number_type(i.type))
+        i.name: np.zeros([n if isinstance(n, int) else OPEN_SIZES.get(n, 1) for n in i.shape], number_type(i.type))
         for i in _past(session)
         if i.name not in given
     }

@@ -82,13 +82,16 @@ def load(
     # onnx and onnxruntime take a moment to import; `raptor --help` does without.
     from raptor.frontend import import_graph
     from raptor.frontend.canonical import canonicalise, standardise
+    from raptor.frontend.contributed.judged_model import make_judged_model
     from raptor.frontend.proto import model_checks, nodes
 
-    model = standardise.read_standard_model(source)
-    decoder, notes = None, ()
-    if residency.capacity is not None:
+    model, decoder = standardise.read_standard_model(source), None
+    if residency.capacity is None:
+        onnx_bytes, notes = make_judged_model(model.onnx_bytes)
+    else:
         model, decoder, inputs, notes = _load_step(model, inputs, residency)
-    onnx_bytes, name = model.onnx_bytes, model.name
+        onnx_bytes = model.onnx_bytes
+    name = model.name
     ready = prepare_model(model, inputs)
     origin = import_graph.ModelOrigin.from_model(model)
     # Each reader of a table has its own row of it in a step, so that no layer waits for another.
@@ -106,7 +109,7 @@ def _load_step(
     """Returns one step of a decoder, the decoder, the options of inputs that are left, and notes for the user."""
     from onnx import ModelProto
 
-    from raptor.frontend.contributed.accuracy_level import use_float_activations
+    from raptor.frontend.contributed.judged_model import make_judged_model
     from raptor.frontend.growing.step_model import make_step_model
     from raptor.frontend.inputs.bind_inputs import make_constants
     from raptor.frontend.proto.read_model import read_proto
@@ -118,7 +121,7 @@ def _load_step(
         make_constants(proto, inputs.constants)
         model = read_proto(proto, model.name)
     step = make_step_model(model, residency.states, residency.capacity, inputs)
-    judged, notes = use_float_activations(model.onnx_bytes)
+    judged, notes = make_judged_model(model.onnx_bytes)
     return step.model, GrowingModel(step.steps, judged), NO_INPUTS, notes
 
 

@@ -30,16 +30,25 @@ class ScaleLayout:
 
 
 def read_quant_params(
-    node: NodeView, ctx: ImportContext, scale: str, zero: str | None, place: ScaleLayout, code: CodeType
+    node: NodeView,
+    ctx: ImportContext,
+    scale: str,
+    zero: str | None,
+    place: ScaleLayout,
+    code: CodeType,
+    *,
+    signed: bool = False,
 ) -> QuantParams:
     """Reads scale and zero point, broadcast to the tensor. `code`: type of the values where there is no zero point.
 
-    Raises `UserError` for a scale that is not finite and above 0, and for a zero point of another size than the scale.
+    Raises `UserError` for a scale that is not finite and above 0 (if `signed`: other than 0), and for a zero point of
+    another size than the scale.
     """
     scales = _constant(ctx, scale).astype(np.float32)
-    if not (np.isfinite(scales).all() and (scales > 0).all()):
-        bad = scales[~(np.isfinite(scales) & (scales > 0))].flat[0]
-        raise _fault(node, f"scale '{scale}' is {bad:g}, must be a finite number above 0")
+    right = np.isfinite(scales) & ((scales != 0) if signed else (scales > 0))
+    if not right.all():
+        bounds = "other than 0" if signed else "above 0"
+        raise _fault(node, f"scale '{scale}' is {scales[~right].flat[0]:g}, must be a finite number {bounds}")
     if zero is None:
         return QuantParams(_spread(node, scales, place), np.zeros((), np.int64), code)
     zeros = _constant(ctx, zero)
@@ -81,12 +90,14 @@ def _fault(node: NodeView, text: str) -> UserError:
 def read_quantiser(node: NodeView, ctx: ImportContext, shape: Shape) -> QuantParams:
     """Returns the parameters of a QuantizeLinear or DequantizeLinear node for a tensor of `shape`.
 
-    Raises `ImportRefusal` for QuantizeLinear to more than 16 bits, and `UserError` for bad scales or zero points.
+    Scales of constants may be negative, as those of blocks of 4 bits whose largest weight is positive. Raises
+    `ImportRefusal` for QuantizeLinear to more than 16 bits, and `UserError` for bad scales or zero points.
     """
     given = node.integer("output_dtype", 0)
     code = find_code_type(node, given) if given and node.op_type == "QuantizeLinear" else CODE_TYPES[TensorProto.UINT8]
     place = ScaleLayout(shape, node.integer("axis", 1), node.integer("block_size", 0))
-    by = read_quant_params(node, ctx, node.inputs[1], node.input(2), place, code)
+    signed = node.op_type == "DequantizeLinear" and ctx.is_constant(node.inputs[0])
+    by = read_quant_params(node, ctx, node.inputs[1], node.input(2), place, code, signed=signed)
     if by.code.bits > 16 and node.op_type == "QuantizeLinear":
         raise ImportRefusal(f"quantises to {by.code.name}; integers of at most 16 bits are supported")
     if by.code.bits > 16 and by.zero_point.any():

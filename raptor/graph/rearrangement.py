@@ -27,9 +27,14 @@ def make_move(sources: Sequence[Image], wanted: npt.NDArray[np.integer], result:
     wanted: for each element of the result, in C order, the C-order position of its source among the elements of all
     `sources` one after another; -1 for zero. Its shape does not matter.
     """
-    number = np.concatenate([*_numbers(sources), np.array([-1])])
-    pixels = result.to_pixels(number[np.asarray(wanted, np.int64)])
-    return Move(np.ascontiguousarray(pixels.reshape(result.pixels, result.channels)))
+    return make_moves(sources, wanted, [result])[0]
+
+
+def make_moves(sources: Sequence[Image], wanted: npt.NDArray[np.integer], results: Sequence[Image]) -> list[Move]:
+    """Returns the `Move` to each of several images of the same result, as `make_move` does."""
+    number = np.concatenate([*_numbers(sources), np.array([-1])])[np.asarray(wanted, np.int64)]
+    pixels = ((image, image.to_pixels(number)) for image in results)
+    return [Move(np.ascontiguousarray(found.reshape(image.pixels, image.channels))) for image, found in pixels]
 
 
 def _numbers(sources: Sequence[Image]) -> list[Indices]:

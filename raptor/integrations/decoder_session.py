@@ -42,7 +42,8 @@ class Session(DecoderSession):
 
         The prompt may be a text, if the model's property `tokenizer` is `bytes`; `bytes(ids)` is the new text.
         `temperature`: 0 takes the largest logit; else tokens are drawn by softmax(logits / temperature) with random
-        numbers from `seed`. Raises `UserError` if the cache has no room for all, before anything runs.
+        numbers from `seed`. Raises `UserError`, before anything runs, for an id that is no token of the model, and if
+        the cache has no room for all.
         """
         if isinstance(prompt, str):
             require_tokenizer(self.program)
@@ -54,5 +55,5 @@ class Session(DecoderSession):
         sampling = Sampling(
             arguments.parse_finite("temperature", temperature, 0), arguments.parse_integer("seed", seed, 0, 2**62)
         )
-        self.require_room(len(ids) + count - 1)
+        self.require_prompt(ids, count)
         return generate_tokens(self, ids, count, sampling).tokens

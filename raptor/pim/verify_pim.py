@@ -1,5 +1,7 @@
 """Verifier of PimIR: channels, definitions, crossbars, addresses (docs/developers/architecture.md, "Invariants")."""
 
+from typing import NoReturn
+
 import numpy as np
 
 from raptor.common.errors import VerifyError
@@ -174,13 +176,10 @@ def _check_kept(core: CoreProgram) -> None:
     parts: dict[int, list[tuple[int, int]]] = {state: [] for state in core.states.tolist()}
     for use in np.flatnonzero(kept[uses.buffer] & ~reads).tolist():
         step, buffer = int(uses.step[use]), int(uses.buffer[use])
-        at: dict[str, int] = {"core": core.core, "step": core.init_count + step}
-        name = steps.buffers.name(buffer)
         if buffer not in parts:
-            raise PimError(f"{_where(core, at['step'])}: overwrites %{name}, which later samples read", **at)
+            _refuse(core, step, f"overwrites %{steps.buffers.name(buffer)}, which later samples read")
         if step < last_read[buffer]:
-            message = f"{_where(core, at['step'])}: overwrites the state %{name}, which this sample still reads"
-            raise PimError(message, **at)
+            _refuse(core, step, f"overwrites the state %{steps.buffers.name(buffer)}, which this sample still reads")
         parts[buffer] += _written_ranges(steps, step)
     for state, written in parts.items():
         name, elements = steps.buffers.name(state), int(steps.buffers.elements[state, 0])
@@ -189,10 +188,16 @@ def _check_kept(core: CoreProgram) -> None:
             raise VerifyError(f"pim: core {core.core}: the elements of the state %{name} are not written once each")
 
 
+def _refuse(core: CoreProgram, step: int, fault: str) -> NoReturn:
+    """Raises `PimError` for a step of a sample."""
+    at = core.init_count + step
+    raise PimError(f"{_where(core, at)}: {fault}", core=core.core, step=at)
+
+
 def _written_ranges(steps: StepColumns, step: int) -> list[tuple[int, int]]:
     """Returns first element and number of elements of each part of its result that a step writes."""
     first, elements = steps.span[step].tolist()
-    operation = steps.operation(step)
+    operation = steps.forms.forms[int(steps.form[step])].operation
     if isinstance(operation, Move):
         return [(int(into), int(size)) for into, *_, size in operation.runs.tolist()]
     result = int(steps.results(np.array([step]))[0])

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import raptor
+from raptor.integrations.onnxruntime_session import InferenceSession
 from tests.paths import ROOT
 from tests.project.documents import blocks
+from validator.model.ort_session import create_session
 
 pytestmark = [
     pytest.mark.frameworks,
@@ -50,6 +52,54 @@ def test_torch_with_dropout_batch_norm_and_its_refusals() -> None:
 
     with pytest.raises(raptor.UserError, match=r"torch\.onnx\.export does not export it: Guard"):
         raptor.torch.compile(Branching(), image)
+
+
+@pytest.mark.parametrize("how", ["index_copy", "index_put", "scatter", "assignment"])
+def test_torch_with_a_cache_of_fixed_size(how: str, tmp_path: Path) -> None:
+    """The export compiles unchanged, and its logits are onnxruntime's. StaticCache of transformers writes rows so."""
+    torch = pytest.importorskip("torch")
+    nn, rows, heads, size = torch.nn, 6, 2, 8
+
+    def write(cache: Any, at: Any, new: Any) -> Any:
+        if how == "index_copy":
+            return cache.index_copy(2, at, new)
+        if how == "scatter":
+            return cache.scatter(2, at.view(1, 1, -1, 1).expand(1, heads, 1, size), new)
+        if how == "index_put":
+            return cache.transpose(0, 2).index_put((at,), new.transpose(0, 2)).transpose(0, 2)
+        cache = cache.clone()
+        cache[:, :, at] = new
+        return cache
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            width = heads * size
+            self.words, self.places = nn.Embedding(12, width), nn.Embedding(rows, width)
+            self.parts, self.head = nn.Linear(width, 3 * width), nn.Linear(width, 12)
+
+        def forward(self, ids: Any, at: Any, keys: Any, values: Any) -> Any:
+            x = self.words(ids) + self.places(at)
+            q, k, v = (p.view(1, 1, heads, size).transpose(1, 2) for p in self.parts(x).chunk(3, -1))
+            keys, values = write(keys, at, k), write(values, at, v)
+            seen = (torch.arange(rows) <= at)[None, None, None]
+            mixed = nn.functional.scaled_dot_product_attention(q, keys, values, attn_mask=seen)
+            return self.head(x + mixed.transpose(1, 2).reshape(1, 1, -1)), keys, values
+
+    torch.manual_seed(0)
+    caches = {f"past_{kind}": torch.zeros(1, heads, rows, size) for kind in ("key", "value")}
+    given = (torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), *caches.values())
+    names = ["logits", "present_key", "present_value"]
+    inputs = ["input_ids", "cache_position", *caches]
+    file = tmp_path / "decoder.onnx"
+    torch.onnx.export(Decoder().eval(), given, file, dynamo=True, input_names=inputs, output_names=names)
+    chip = InferenceSession(raptor.compile(file, states="auto", cores=16))
+    judge, held = create_session(str(file), file), {name: cache.numpy() for name, cache in caches.items()}
+    for position, token in enumerate((3, 1, 7, 7, 0, 11)):
+        step = {"input_ids": np.array([[token]]), "cache_position": np.array([position])}
+        wanted = judge.run(names, {**step, **held})
+        held = dict(zip(held, wanted[1:], strict=True))
+        np.testing.assert_allclose(chip.run(["logits"], step)[0], wanted[0], rtol=1e-4, atol=1e-5)
 
 
 def test_jax_as_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:

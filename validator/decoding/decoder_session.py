@@ -1,7 +1,7 @@
 """A session of a decoder: one sequence of tokens, whose caches stay on the chip."""
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
@@ -107,6 +107,16 @@ class DecoderSession:
                 f"position {last}: the cache holds {self.capacity} tokens; reset the session, or compile with a larger "
                 f"{spell_option('capacity')}"
             )
+
+    def require_prompt(self, ids: Sequence[int], tokens: int) -> None:
+        """Raises `UserError` unless the model has all tokens of a prompt, and the caches room for `tokens` after it."""
+        places = self._find_own_places()
+        coding = places[0].coding if len(places) == 1 else None
+        low, high = (coding.low, coding.high) if coding is not None else (None, None)
+        for k, token in enumerate(ids):
+            if low is not None and high is not None and not low <= token <= high:
+                raise UserError(f"token {token}, number {k} of the prompt: the model has the tokens {low} to {high}")
+        self.require_room(len(ids) + tokens - 1)
 
     def token_inputs(self, token: int) -> dict[str, Array]:
         """Returns the inputs of a step for the id of a token, without those that all steps have in common.

@@ -235,11 +235,13 @@ def _shapes(graph: Graph, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def _operators(survey: frontend.ModelSurvey, divided: PlacementSplit | None) -> Iterator[OperatorInfo]:
+    from raptor.frontend.contributed.expand_contributed import EXPANSIONS  # imports onnx
+
     unsupported = Counter(n.op_type for n in _refused(survey, divided))
     hosted = Counter(n.op_type for n in divided.host.reasons) if divided else Counter[str]()
     for op_type, count in survey.operators.items():
         refused = unsupported[op_type]
-        known = any(is_supported_op(domain, op_type) for domain in ("", CONTRIB_DOMAIN))
+        known = op_type in EXPANSIONS or any(is_supported_op(domain, op_type) for domain in ("", CONTRIB_DOMAIN))
         status = "not supported" if refused else "supported" if known else "computed while compiling"
         status = f"{hosted[op_type]} on the host" if hosted[op_type] and not refused else status
         yield OperatorInfo(op_type=op_type, nodes=count, unsupported=refused, status=status)

@@ -77,9 +77,11 @@ def group_query_attention(w: ExpansionWriter) -> None:
     heads, groups = view.integer("num_heads", 0), view.integer("kv_num_heads", 0)
     if heads < 1 or groups < 1 or heads % groups:
         raise CannotExpandError(f"num_heads={heads}, kv_num_heads={groups}")
-    for name in ("qk_output", "sliding_window_cache"):
-        if view.integer(name, 0):
-            raise CannotExpandError(f"{name}: onnxruntime cannot judge it on the CPU")
+    window = view.integer("local_window_size", -1)
+    if view.integer("qk_output", 0):
+        raise CannotExpandError("qk_output: onnxruntime cannot judge it on the CPU")
+    if view.integer("sliding_window_cache", 0) and window < 1:
+        raise CannotExpandError("sliding_window_cache without local_window_size")
     scales = _read_cache_scales(w, heads, groups)
     q, k, v = _heads(w, heads, groups)
     past = (view.input(3), view.input(4))
@@ -97,7 +99,7 @@ def group_query_attention(w: ExpansionWriter) -> None:
     kept = k, v
     bias = None
     if view.integer("causal", 1):
-        bias = hide_later_keys(w, rows, w.size(k, 2), view.integer("local_window_size", -1))
+        bias = hide_later_keys(w, rows, w.size(k, 2), window)
     if scales:
         # One factor for each channel: queries and means are scaled, so that no step scales a whole cache.
         q = w.add("Mul", [q, w.constant(scales[0].of_heads)])

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from raptor.common.errors import UnsupportedError, UnsupportedNode
@@ -11,10 +12,11 @@ from raptor.frontend.contributed import embedding_expansions as embedding
 from raptor.frontend.contributed import multi_head_expansions as multi_head
 from raptor.frontend.contributed import simple_expansions as simple
 from raptor.frontend.contributed.node_writer import CannotExpandError, ExpansionWriter, KnownTensors
-from raptor.frontend.control_flow.inline_subgraphs import UniqueNames, replace_nodes
-from raptor.frontend.operator_sets import CONTRIB_DOMAIN, STANDARD_DOMAINS
+from raptor.frontend.control_flow.eliminate_control_flow import is_control_flow
+from raptor.frontend.control_flow.inline_subgraphs import UniqueNames, read_constant, replace_nodes
+from raptor.frontend.operator_sets import CONTRIB_DOMAIN, RANDOM_OPS, STANDARD_DOMAINS
 from raptor.frontend.proto.nodes import Array, NodeView
-from raptor.frontend.proto.onnx_wrappers import InvalidTypes, infer_shapes
+from raptor.frontend.proto.onnx_wrappers import InvalidTypes, infer_shapes, run_node
 from raptor.frontend.proto.opset_conversion import opset_version
 
 EXPANSIONS: Mapping[str, Callable[[ExpansionWriter], None]] = MappingProxyType(
@@ -99,7 +101,9 @@ class _Expander:
         self.proto, self.read_values, self.with_caches = proto, read_values, with_caches
         self.names, self.version = UniqueNames(proto.graph), opset_version(proto)
         self.weights = {t.name: t for t in proto.graph.initializer}
+        self.makers = {o: node for node in proto.graph.node for o in node.output if o}
         self.known = KnownTensors({}, {})
+        self.computed: dict[str, TensorProto | None] = {}
         self.labels: dict[str, str] = {}
         self.refused: list[UnsupportedNode] = []
 
@@ -123,11 +127,7 @@ class _Expander:
 
     def _try(self, node: NodeProto, expand: Callable[[ExpansionWriter], None]) -> ExpansionWriter | None:
         """Returns the expansion of a node; None, with a reason in `refused`, if it has none yet."""
-        own = {
-            name: t if not t.external_data else _inline(t, self.read_values)
-            for name in node.input
-            if (t := self.weights.get(name)) is not None
-        }
+        own = {name: t for name in node.input if name and (t := self._find_constant(name)) is not None}
         view = NodeView.from_proto(node, node.name or node.output[0], self.version)
         writer = ExpansionWriter(view, self.version, self.names, self.known, own)
         try:
@@ -136,6 +136,28 @@ class _Expander:
             self.refused.append(UnsupportedNode(view.name, node.op_type, str(error)))
             return None
         return writer
+
+    def _find_constant(self, name: str) -> TensorProto | None:
+        """Returns a weight, or what nodes make of weights alone; None for anything else."""
+        if (weight := self.weights.get(name)) is not None:
+            return _inline(weight, self.read_values) if weight.external_data else weight
+        if name not in self.computed:
+            self.computed[name] = self._compute_constant(name)
+        return self.computed[name]
+
+    def _compute_constant(self, name: str) -> TensorProto | None:
+        node = self.makers.get(name)
+        if node is None or node.op_type in RANDOM_OPS or node.domain not in STANDARD_DOMAINS:
+            return None
+        if node.op_type == "Constant":
+            return read_constant(node)
+        operands = {n: self._find_constant(n) for n in node.input if n}
+        known = {n: self.read_values(t) for n, t in operands.items() if t is not None}
+        if not operands or len(known) < len(operands) or is_control_flow(node):
+            return None
+        found = run_node(node, known, self.proto.opset_import) or []
+        values = dict(zip(filter(None, node.output), found, strict=False))
+        return numpy_helper.from_array(np.asarray(values[name]), name) if name in values else None
 
 
 def _inline(tensor: TensorProto, read_values: Callable[[TensorProto], Array]) -> TensorProto:

@@ -26,7 +26,7 @@ from raptor.graph.ir import (
     Softmax,
     Tensor,
 )
-from raptor.graph.rearrangement import c_order, make_move
+from raptor.graph.rearrangement import c_order, make_moves
 from raptor.graph.window import Window
 from raptor.target.chip_elements import MODELLED_FLOAT
 from raptor.target.tensor_layout import Image
@@ -108,8 +108,9 @@ class OperatorBuilder:
         # On ties ONNX's own layout is taken, so that later nodes need not move the channels again.
         natural = natural_image(wanted.shape)
         others = (Image(natural.shape, axis) for axis in range(len(natural.shape)) if axis != natural.channel_axis)
-        candidates = [(i, make_move(images, wanted, i)) for i in (natural, *others)]
-        image, chosen = min(candidates, key=lambda c: _breaks(c[1]))
+        candidates = [natural, *others]
+        moves = make_moves(images, wanted, candidates)
+        image, chosen = min(zip(candidates, moves, strict=True), key=lambda c: _breaks(c[1]))
         return self.add(chosen, image, *sources)
 
     def finish(self, tensor: Tensor, output: str | None = None) -> None:

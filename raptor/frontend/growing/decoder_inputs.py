@@ -1,7 +1,8 @@
 """The inputs of a decoder: caches that grow, inputs that follow from the position, and all others."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +13,9 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_name, spell_option
 from raptor.common.options.option_texts import AUTOMATIC
+from raptor.frontend.inputs.declared_shapes import read_dims
 from raptor.frontend.proto.nodes import read_attributes
+from raptor.frontend.proto.onnx_wrappers import InvalidTypes, infer_shapes
 from raptor.graph.decoder_steps import DerivedInput, DerivedKind, GrowingState
 from raptor.options import ModelInputs
 
@@ -88,7 +91,8 @@ def read_decoder_inputs(proto: ModelProto, pairs: Mapping[str, str], fixed: Mode
             "result the model returns as the next value"
         )
     derived: dict[str, DerivedKind] = {name: _DERIVED[name] for name in inputs if name in _DERIVED}
-    sizes = _Sizes(fixed, _integer_dims(inputs.values(), derived))
+    of_a_step = _integer_dims(inputs.values(), derived)
+    sizes = _Sizes(fixed, of_a_step, partial(_infer_open_sizes, proto, appends, of_a_step))
     axes = {state.input: state.axis for state in states}
     shapes = {name: sizes.shape(value, axes.get(name), name in derived) for name, value in inputs.items()}
     types = {
@@ -143,11 +147,51 @@ def _integer_dims(values: Any, derived: Mapping[str, DerivedKind]) -> frozenset[
     return frozenset(d.dim_param for v in integers for d in v.type.tensor_type.shape.dim if d.dim_param)
 
 
-class _Sizes:
-    """Finds the sizes of inputs. `of_a_step`: symbolic sizes that are 1, because a step is a token of a sequence."""
+def _infer_open_sizes(
+    proto: ModelProto, appends: Mapping[str, NodeProto], of_a_step: Collection[str]
+) -> dict[str | tuple[str, int], int]:
+    """Returns open sizes of caches, by name or by input and axis, as far as they follow from the rows that they get.
 
-    def __init__(self, fixed: ModelInputs, of_a_step: frozenset[str]) -> None:
-        self.fixed, self.of_a_step = fixed, of_a_step
+    `of_a_step`: symbolic sizes that are 1. The sizes along which caches grow are among the results, too.
+    """
+    step = ModelProto()
+    step.CopyFrom(proto)
+    step.graph.ClearField("value_info")
+    for value in step.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in of_a_step:
+                dim.dim_value = 1
+    try:
+        inferred = infer_shapes(step).graph
+    except (InvalidTypes, ValueError):  # the user gives the sizes, or learns in which operator the fault is
+        return {}
+    known = {value.name: read_dims(value) for value in (*inferred.input, *inferred.value_info, *inferred.output)}
+    caches = ((v, known.get(appends[v.name].input[1], ())) for v in proto.graph.input if v.name in appends)
+    return {
+        dim.dim_param or (value.name, axis): size
+        for value, row in caches
+        for axis, (dim, size) in enumerate(zip(value.type.tensor_type.shape.dim, row, strict=False))
+        if isinstance(size, int)
+    }
+
+
+class _Sizes:
+    """Finds the sizes of inputs. `of_a_step`: symbolic sizes that are 1, because a step is a token of a sequence.
+
+    `infer`: returns open sizes of caches, by name or by input and axis; called if one is not declared.
+    """
+
+    def __init__(
+        self,
+        fixed: ModelInputs,
+        of_a_step: frozenset[str],
+        infer: Callable[[], Mapping[str | tuple[str, int], int]],
+    ) -> None:
+        self.fixed, self.of_a_step, self.infer = fixed, of_a_step, infer
+
+    @cached_property
+    def inferred(self) -> Mapping[str | tuple[str, int], int]:
+        return self.infer()
 
     def shape(self, value: ValueInfoProto, axis: int | None, is_derived: bool) -> tuple[int, ...]:
         given = self.fixed.shapes.get(value.name)
@@ -177,5 +221,7 @@ class _Sizes:
             return int(self.fixed.dims[dim.dim_param])
         if position == 0 or is_derived or dim.dim_param in self.of_a_step:
             return 1
+        if (size := self.inferred.get(dim.dim_param or (name, position))) is not None:
+            return size
         shown = dim.dim_param or f"dimension {position}"
         raise UserError(f"input {name}: the size of {shown} is not known; give it with {spell_option('dims')}")

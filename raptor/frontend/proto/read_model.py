@@ -96,9 +96,10 @@ def _source(data: bytes, name: str, where: str, path: Path | None = None) -> Sou
 
 
 def _serialise(proto: ModelProto, where: str) -> bytes:
-    if proto.ByteSize() > LIMIT_BYTES:
+    data = proto.SerializeToString(deterministic=True)  # ByteSize serialises the model, too
+    if len(data) > LIMIT_BYTES:
         raise UserError(f"{where}: the model with its weights is larger than 2 GiB, the limit of ONNX")
-    return proto.SerializeToString(deterministic=True)
+    return data
 
 
 def _parse(data: bytes, where: str) -> ModelProto:

@@ -144,7 +144,7 @@ def generate_command(
     if session is not None:
         chip.load(session)
     first = chip.position
-    chip.require_room(len(ids) + tokens - 1)
+    chip.require_prompt(ids, tokens)
     found = generate_tokens(chip, ids, tokens, Sampling(temperature, seed)).tokens
     text = None if prompt is None else decode_tokens(found)
     if save is not None:

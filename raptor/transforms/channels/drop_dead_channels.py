@@ -71,8 +71,14 @@ def _has_zeros(graph: Graph) -> bool:
 
 def _leaves_out(graph: Graph) -> bool:
     """True if a rearrangement reads not all elements of its operands."""
-    moves = ((node.operator.sources, node.inputs) for node in graph.nodes if isinstance(node.operator, Move))
-    return any(len(np.unique(s[s >= 0])) < sum(graph.tensors[n].image.elements for n in names) for s, names in moves)
+    for node in graph.nodes:
+        if isinstance(node.operator, Move):
+            sources = node.operator.sources
+            read = np.zeros(sum(graph.tensors[name].image.elements for name in node.inputs), np.bool_)
+            read[sources[sources >= 0]] = True
+            if not read.all():
+                return True
+    return False
 
 
 def _revive(graph: Graph, sets: ChannelSets, zero: Mapping[str, Bools], dead: dict[str, Bools]) -> bool:
@@ -83,6 +89,8 @@ def _revive(graph: Graph, sets: ChannelSets, zero: Mapping[str, Bools], dead: di
             continue
         for k, name in enumerate(node.inputs):
             own = dead[sets.find(name)]
+            if not own.any():
+                continue
             lost = own & _is_needed(graph, node, k, dead[sets.find(node.output)]) & ~zero[name]
             if lost.any():
                 own &= ~lost
@@ -103,7 +111,8 @@ def _is_needed(graph: Graph, node: Node, operand: int, dead: Bools) -> Bools:
     channels = graph.tensors[node.inputs[operand]].image.channels
     match node.operator:
         case Filter() as layer if layer.groups == 1:
-            return np.asarray(layer.weights[:, :, ~dead].any(axis=(0, 2)), np.bool_)
+            kept = layer.weights[:, :, ~dead] if dead.any() else layer.weights
+            return np.asarray(kept.any(axis=(0, 2)), np.bool_)
         case Move():
             operands, places = channels_of_move(node, graph)
             read = places[:, ~dead][operands[:, ~dead] == operand]

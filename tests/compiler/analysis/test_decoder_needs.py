@@ -20,7 +20,7 @@ def test_a_decoder_is_inspected_as_a_step() -> None:
     assert found.decoder.derived == ("attention_mask",)
     assert found.inputs == {"input_ids": (1, 1), "position": (1,)}
     assert found.outputs == {"logits": (1, 1, 20)}
-    assert {o.op_type: o.nodes for o in found.operators}["GroupQueryAttention"] == 2
+    assert {o.op_type: (o.nodes, o.status) for o in found.operators}["GroupQueryAttention"] == (2, "supported")
     made = raptor.compile(decoders.grouped_decoder(), states="auto", capacity=64, cores=32)
     assert {layer.node for layer in found.layers if layer.xbars} >= {x.node for x in made.report.layers if x.xbars}
 

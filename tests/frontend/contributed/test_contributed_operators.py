@@ -162,7 +162,7 @@ REFUSED: Mapping[str, tuple[ModelProto, str]] = {
         attention(None, None, None, None, None, None, None, numbers(16), numbers(16)),
         "its input q_norm_weight is not supported",
     ),
-    "window cache": (attention(sliding_window_cache=1), "sliding_window_cache: onnxruntime cannot judge it on the CPU"),
+    "window cache": (attention(sliding_window_cache=1), "sliding_window_cache without local_window_size"),
     "small integers": (
         attention(k_quant_type="PER_TENSOR", v_quant_type="PER_TENSOR", kv_cache_bit_width=4),
         "a cache of 4 bits, with scales PER_TENSOR",
@@ -175,6 +175,16 @@ def test_another_form_is_refused(case: str) -> None:
     proto, message = REFUSED[case]
     with pytest.raises(raptor.UnsupportedError, match=message):
         raptor.compile(proto, cores=32)
+
+
+def test_rounded_activations_are_judged_as_floats_and_the_user_learns_it() -> None:
+    proto = quantised(4, 32, 64, "absent")
+    proto.graph.node[0].attribute.append(helper.make_attribute("accuracy_level", 4))
+    made = raptor.compile(proto, cores=32)
+    told = "MatMulNBits: accuracy_level 4 is computed and judged as level 0: activations are not rounded"
+    assert told in made.report.warnings
+    verdict = made.validate(samples=2)
+    assert verdict.passed, verdict.outputs
 
 
 def test_a_cache_that_grows_needs_a_capacity() -> None:

@@ -76,6 +76,18 @@ def quantised_table(data: Array | TensorProto, zeros: Array | TensorProto | None
     return model
 
 
+def computed_table() -> ModelProto:
+    """A table of 4 bits that a Reshape makes of the blocks of a MatMulNBits, as the builder of genai shares weights."""
+    model = quantised_table(packed(CODES).reshape(20, 2, 16), bits=4)
+    shape = helper.make_node("Constant", [], ["shape"], value_ints=[20, 32])
+    made = helper.make_node("Reshape", ["data", "shape"], ["table"])
+    model.graph.node[0].input[0] = "table"
+    nodes = [shape, made, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return model
+
+
 SEGMENTS = integers(0, 1, 0).reshape(1, 3)
 CASES: Mapping[str, ModelProto] = {
     "multi head": multi_head(Q, K, V),
@@ -113,6 +125,7 @@ CASES: Mapping[str, ModelProto] = {
     "embedding, positions": embedding(None, None, None, integers(5, 6, 7).reshape(1, 3), outputs=["y", ""]),
     "table of packed 4 bits": quantised_table(packed(CODES), bits=4),
     "table of packed 4 bits, zero points": quantised_table(packed(CODES), packed(ZEROS), bits=4),
+    "computed table of packed 4 bits": computed_table(),
     "table of bytes": quantised_table(BYTES, bits=8),
     "table of uint4": quantised_table(of_type("data", TensorProto.UINT4, CODES)),
     "table of int4": quantised_table(of_type("data", TensorProto.INT4, CODES.astype(np.int8) - 8)),

@@ -41,6 +41,15 @@ def _with_integers(kind: str) -> ModelProto:
     return decoders.with_integer_cache(decoders.grouped_decoder(layers=1), kind)
 
 
+def _with_open_sizes() -> ModelProto:
+    """A decoder as onnxruntime-genai writes it: the channels of a cache are open, too, and so are those of its rows."""
+    proto = decoders.grouped_decoder()
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.name.startswith(("past", "present")):
+            value.type.tensor_type.shape.dim[3].dim_param = "kv_cache_dim"
+    return proto
+
+
 def _with_casts() -> ModelProto:
     """A decoder whose appended keys become floats, which they are, as optimum exports GPT-Neo."""
     proto = decoders.plain_decoder(layers=1)
@@ -56,6 +65,7 @@ FORMS: Mapping[str, Callable[[], ModelProto]] = {
     "plain": decoders.plain_decoder,
     "casts": _with_casts,
     "grouped": decoders.grouped_decoder,
+    "open sizes": _with_open_sizes,
     "window": lambda: decoders.grouped_decoder(local_window_size=3),
     "sink": lambda: decoders.grouped_decoder(smooth_softmax=1),
     "cap": lambda: decoders.grouped_decoder(softcap=2.0),

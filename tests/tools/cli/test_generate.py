@@ -59,7 +59,7 @@ def test_equal_seeds_give_equal_tokens(out: Path, capsys: pytest.CaptureFixture[
         (("--prompt-ids", "7,x"), "--prompt-ids 7,x: expected whole numbers such as 7,3,19"),
         (("--prompt-ids", ""), "expected whole numbers"),
         (("--prompt-ids", "7", "--tokens", "7"), "position 6: the cache holds 6 tokens"),
-        (("--prompt-ids", "12"), "outside 0..11"),
+        (("--prompt-ids", "7,12"), "token 12, number 1 of the prompt: the model has the tokens 0 to 11"),
         (("--prompt-ids", "7", "--seed", "3"), "--seed 3: only with --temperature"),
         (("--prompt-ids", "7", "--force"), "--force: only with --save, whose file it replaces"),
         (("--prompt-ids", "7", "--session", "absent.npz"), "absent.npz: No such file"),

@@ -76,6 +76,20 @@ def test_blocks_of_weights_need_no_further_crossbars_and_no_rounded_activations(
     assert logits.max_relative < 1e-5
 
 
+def test_the_ring_of_a_window_is_judged_by_a_cache_that_grows() -> None:
+    """genai's builder writes it for windows; its ring has at least the rows of the window, which hides all others."""
+    ring = decoders.grouped_decoder(local_window_size=3, sliding_window_cache=1)
+    made = compiled(ring)
+    assert any("sliding_window_cache: the caches of 2 windows keep all rows" in note for note in made.report.warnings)
+    verdict = made.validate()
+    assert verdict.passed, verdict
+    assert verdict.decoding is not None
+    assert verdict.decoding.equal == CAPACITY
+    wanted = decoders.steps_of_runtime(decoders.grouped_decoder(local_window_size=3), TOKENS)
+    for found, step in zip(run_tokens(raptor.Session(made), TOKENS), wanted, strict=True):
+        np.testing.assert_allclose(found, step["logits"], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("form", get_args(fused_decoders.Form))
 def test_a_decoder_of_fused_attention_generates_the_tokens_of_onnxruntime(form: fused_decoders.Form) -> None:
     verdict = compiled(fused_decoders.fused_decoder(form)).validate()

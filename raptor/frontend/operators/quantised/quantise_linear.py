@@ -59,9 +59,10 @@ def dequantise(node: NodeView, ctx: ImportContext, name: str, by: QuantParams, r
 
 
 def make_quantised_constant(node: NodeView, value: Array, by: QuantParams) -> QuantisedConstant:
-    """Returns a quantised constant, its zero point subtracted."""
+    """Returns a quantised constant, its zero point subtracted. Where a scale is negative, the integers are instead."""
     bits = find_code_type(node, helper.np_dtype_to_tensor_dtype(value.dtype)).bits
-    return QuantisedConstant((value.astype(np.int64) - by.zero_point).astype(np.int32), by.scale, bits)
+    sign = np.sign(by.scale).astype(np.int64)
+    return QuantisedConstant(((value.astype(np.int64) - by.zero_point) * sign).astype(np.int32), np.abs(by.scale), bits)
 
 
 def quantise(node: NodeView, ctx: ImportContext, name: str, by: QuantParams, result: str) -> None:

@@ -176,6 +176,15 @@ def test_weights_alone_are_floats():
     assert (graph.arithmetic, graph.float_nodes) == ("float", ())
 
 
+@pytest.mark.parametrize("block", [0, 2])
+def test_weights_with_negative_scales(block: int):
+    """onnxruntime writes such scales for blocks of 4 bits whose largest weight is positive."""
+    constants = {"w": np.arange(-16, 16, dtype=np.int8).reshape(4, 8), "s": random(*((2, 8) if block else (8,)))}
+    assert (constants["s"] < 0).any()
+    nodes = [node("DequantizeLinear", "w s", "d", axis=0 if block else 1, block_size=block), node("MatMul", "x d", "y")]
+    compare(make_model(nodes, {"x": (3, 4)}, {"y": 2}, constants, opset=21, ir_version=10))
+
+
 @pytest.mark.parametrize(
     ("x", "w"), [((7, 5), (5, 6)), ((2, 7, 5), (5, 6)), ((5,), (5, 6)), ((5,), (2, 5, 6)), ((2, 5, 7), (6, 5))]
 )

@@ -151,6 +151,15 @@ def changed(name: str, value: Array, case: str = "conv") -> ModelProto:
     return copy
 
 
+@pytest.mark.parametrize("case", ["conv by channel", "conv", "matmul in blocks"])
+def test_layers_with_negative_scales_of_weights(case: str):
+    """The integers are negative instead, so the program has integers only."""
+    scales = next(numpy_helper.to_array(t) for t in LAYERS[case].graph.initializer if t.name == "sw")
+    signs = np.where(np.arange(scales.size) % 2, 1, -1).astype(np.float32).reshape(scales.shape)
+    graph = compare(changed("sw", scales * signs, case), off=0.01).graph
+    assert graph.arithmetic == "int"
+
+
 def dynamic() -> ModelProto:
     nodes: list[NodeProto] = [
         node("DynamicQuantizeLinear", "x", "q s z", name="dynamic"),
@@ -187,7 +196,7 @@ BAD: dict[str, tuple[Callable[[], ModelProto], str]] = {
     "scale of 0": (lambda: changed("s", np.float32(0)), r"qx.*scale 's' is 0"),
     "negative scale": (lambda: changed("sy", np.float32(-0.5)), r"qy.*scale 'sy' is -0.5"),
     "scale that is no number": (lambda: changed("sw", np.float32(np.nan)), r"'sw': .* not finite, read by dw"),
-    "negative scale of weights": (lambda: changed("sw", np.float32(-1)), r"dw.*scale 'sw' is -1"),
+    "scale of weights that is 0": (lambda: changed("sw", np.float32(0)), r"dw.*scale 'sw' is 0, .* other than 0"),
     "infinite scale": (lambda: changed("s", np.float32(np.inf)), r"'s': 1 of 1 values are not finite, read by qx"),
     "zero point of another type": (
         other_zero_point,
