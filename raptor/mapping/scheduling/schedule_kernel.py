@@ -354,30 +354,39 @@ def core_sequences(work: SampleWork, order: Ints) -> CoreSequences:
     return CoreSequences(first, steps, first[:-1], work.waiting[None], *np.zeros((2, cores), np.int64))
 
 
-def replay(work: SampleWork, sequences: CoreSequences, samples: int) -> Floats:
-    """Returns the ends of samples in ns, if every core executes its sequence for one after the other."""
+def replay(work: SampleWork, sequences: CoreSequences, samples: int, last: int) -> Floats:
+    """Returns the ends of samples 0 to `last` in ns, if every core executes its sequence for one after the other.
+
+    samples: number of samples that wait to be begun. They use the chip, too, but the replay ends with sample `last`.
+    """
     left, free = np.repeat(sequences.left, samples, axis=0), np.zeros((2, len(sequences.at)), np.int64)
     begun = CoreSequences(sequences.first, sequences.steps, sequences.at.copy(), left, *free)
     ends_ns, ready_ns = np.zeros(samples), np.zeros(left.shape)
-    replay_samples(ends_ns, ready_ns, idle_chip(work), work, begun, empty_queue(work))
-    return ends_ns
+    replay_samples(ends_ns, ready_ns, idle_chip(work), work, begun, empty_queue(work), last)
+    return ends_ns[: last + 1]
 
 
 @bare_kernel
 @interpret_first(us=lambda args: 12 * args[1].size, until_us=1e6, by_element=True)
 def replay_samples(
-    ends_ns: Floats, ready_ns: Floats, chip: ChipState, work: SampleWork, sequences: CoreSequences, queue: ReadyQueue
+    ends_ns: Floats,
+    ready_ns: Floats,
+    chip: ChipState,
+    work: SampleWork,
+    sequences: CoreSequences,
+    queue: ReadyQueue,
+    last: int,
 ) -> None:
-    """Sets the end of each sample in ns, if every core executes its sequence for one sample after the other.
+    """Sets the end of each sample up to `last` in ns, if every core executes its sequence for one after the other.
 
     Steps at the port of global memory start in the order of time, those of all cores and samples. The others start as
     soon as they can, in any order, since nothing else is shared. ready_ns: [samples, steps], when the inputs of each
     step are ready; zeros at first, updated in place.
     """
-    count = np.int64(0)
+    count, left = np.int64(0), len(work.core)
     for c in range(len(sequences.at)):
         count = _meet(c, count, ready_ns, chip, work, sequences, queue)
-    while count > 0 or chip.start[queue.next[1]] < np.inf:
+    while left > 0:
         if count > 0:
             count -= 1
             c = sequences.free[count]
@@ -387,6 +396,8 @@ def replay_samples(
         i, k = sequences.steps[sequences.at[c]], chip.sample[c]
         end = _run(i, 0, ready_ns[k, i], chip, work)
         ends_ns[k] = max(ends_ns[k], end)
+        if k == last:
+            left -= 1
         _advance(c, chip, sequences)
         if work.peer[i] >= 0:
             _advance(work.peer[i], chip, sequences)

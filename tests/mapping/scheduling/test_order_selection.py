@@ -12,7 +12,7 @@ from raptor.mapping.decision import LineFlow
 from raptor.mapping.knobs import chip_patience_ns
 from raptor.mapping.scheduling.order_selection import (
     BALANCED_OBJECTIVE,
-    MEASURED_SAMPLES,
+    WAITING_SAMPLES,
     OrderObjective,
     StepOrder,
     choose_step_order,
@@ -197,6 +197,6 @@ def test_samples_are_replayed_as_the_definition_says(seed: int):
     rng = np.random.default_rng(seed)
     work = some_work(rng, int(rng.integers(1, 60)), int(rng.integers(1, 8)))
     order = named_order(work, StepOrder(float(rng.integers(0, 6)), int(rng.integers(0, 3))))
-    ends = plain_times(work, order.tolist(), MEASURED_SAMPLES)
+    ends = plain_times(work, order.tolist(), WAITING_SAMPLES)
     interval = max((ends[3] - ends[1]) / 2, float(work.memory_ns.sum()))
     assert measure_times(work, order) == (plain_times(work, order.tolist(), 1)[0], interval)
