@@ -232,7 +232,7 @@ class _Search:
             busy_ns = self.evaluate(planned.decision, knobs).busy_ns
             if knobs.lanes > 1 and self.is_hopeless(self.evaluated[-1].result()):
                 return used
-            found = _next_corrections(used, planned, busy_ns)
+            found = next_corrections(used, planned, busy_ns)
             if not found:
                 break
         return found
@@ -327,7 +327,7 @@ class _Search:
         return bounds
 
 
-def _next_corrections(
+def next_corrections(
     corrections: Mapping[str, float], planned: PlannedDecision, busy_ns: Mapping[int, float]
 ) -> dict[str, float]:
     """Returns corrections that make the planned work of each layer and loader equal to the work of its busiest core.

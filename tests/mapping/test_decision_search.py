@@ -86,7 +86,7 @@ def test_decisions_are_compared_by_their_interval_with_stages(monkeypatch: pytes
     mapper = RowMapper(mapped.graph, chip, PlanCache())
     first = mapper.plan(knobs)
     busy_ns = evaluate(mapped.graph, first.decision, chip).bounds.busy_ns
-    second = mapper.plan(knobs, decision_search._next_corrections({}, first, busy_ns))
+    second = mapper.plan(knobs, decision_search.next_corrections({}, first, busy_ns))
     found = [search_rows(mapped.graph, chip, PlanCache(), replace(knobs, stages=n)) for n in (3, 1)]
     assert found[0] == (second.decision, None)
     assert found[1][0] != second.decision
