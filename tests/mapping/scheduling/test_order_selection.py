@@ -82,17 +82,17 @@ def test_each_aim_is_the_best_by_its_own_measure():
 
 
 def test_the_search_for_throughput_tries_eight_samples(monkeypatch: pytest.MonkeyPatch):
-    """The order of a sample after the fifth is at least 2 % better here, by the simulator, too."""
+    """The order of a sample after the fifth is at least 1.5 % better here, by the simulator, too."""
     model, found = models.build("resnet8", seed=0), dict[int, tuple[int, float]]()
     for samples in (5, mapping_search.SAMPLES_TRIED["throughput"]):
         monkeypatch.setitem(mapping_search.SAMPLES_TRIED, "throughput", samples)
-        program = raptor.compile(model, cores=50, optimize="throughput", effort=1, overlap=1)
+        program = raptor.compile(model, cores=30, optimize="throughput", effort=1, overlap=1)
         assert isinstance(program.artifacts, ProgramArtifacts)
         flow = program.artifacts.mapping.decision.flow
         assert isinstance(flow, LineFlow)
         found[samples] = flow.sample, program.simulate(mode="throughput").samples_per_s or 0
     assert found[5][0] < 5 <= found[8][0]
-    assert found[8][1] > 1.02 * found[5][1]
+    assert found[8][1] > 1.015 * found[5][1]
 
 
 def some_work(rng: np.random.Generator, count: int, cores: int) -> SampleWork:
