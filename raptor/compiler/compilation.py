@@ -212,7 +212,9 @@ def compile_loaded(model: LoadedModel, request: CompileRequest, driver: Driver) 
     mapped = completed.mapped
     if most_stages > 1:
         goal = options.mapping.objective or "throughput"
-        others = driver.timed("map", _map_by_default, graph, arch) if options.mapping.objective == "throughput" else ()
+        others: tuple[pipeline.Completed, ...] = ()
+        if options.mapping.objective == "throughput":
+            others = driver.timed("map", _map_for_stages, graph, arch, most_stages)
         given = completed, arch, request.backend, most_stages, goal, others
         completed = driver.timed("overlap", overlap_samples, *given)
     known = None if driver.passes else completed.known  # else a pass that follows one of the user's
@@ -280,16 +282,22 @@ def _decide_on_clear_cores(
     return chosen, replace(completed, mapped=replace(completed.mapped, decision=decision))
 
 
-def _map_by_default(graph: Graph, arch: Target) -> tuple[pipeline.Completed, ...]:
-    """Returns the graph mapped by the default strategy, alone; an empty tuple if the chip is too small.
+def _map_for_stages(graph: Graph, arch: Target, most: int) -> tuple[pipeline.Completed, ...]:
+    """Returns the graph mapped by default, and by the estimated interval with at most `most` stages, where both fit.
 
-    Its lower latency needs fewer stages, so with stages it may be better than the mapping that a search finds.
+    The first has a lower latency, which needs fewer stages. The second has less work on its busiest core, for which it
+    may have a longer interval without stages than the mapping that a search finds.
     """
-    try:
-        mapped = pipeline.rewrite_and_map(graph, arch, STRATEGIES[DEFAULT_STRATEGY])
-        return (pipeline.complete(mapped, arch, aim=BALANCED_OBJECTIVE, driver=Driver(verified=False)),)
-    except CapacityError:
-        return ()
+    staged = rows_strategy(replace(DEFAULT_KNOBS, latency=0.0, stages=most))
+    interval = replace(BALANCED_OBJECTIVE, criterion="throughput")
+    found: list[pipeline.Completed] = []
+    for strategy, aim in ((STRATEGIES[DEFAULT_STRATEGY], BALANCED_OBJECTIVE), (staged, interval)):
+        try:
+            mapped = pipeline.rewrite_and_map(graph, arch, strategy)
+            found.append(pipeline.complete(mapped, arch, aim=aim, driver=Driver(verified=False)))
+        except CapacityError:
+            continue
+    return tuple(found)
 
 
 def _warnings(

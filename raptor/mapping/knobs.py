@@ -53,7 +53,8 @@ class TuningKnobs:
     whose layers may share cores in turns (transformers, models with means over whole images); above 1, streamed layers
     get their cores by it, too. `neighbours`: assumed load of a pair of neighbouring layers on shared cores, relative to
     its work; 0: no pairs share cores. `lanes`: largest number of lanes of a layer (`LineGrid`) in the first decision of
-    a search.
+    a search. `aligned_lines`: above 0, all layers with at least so many output lines have `lanes` lanes, others none.
+    `stages`: largest number of stages with which a search compares decisions; 1: without stages.
 
     Measured (docs/lab/performance.md), latency and interval as geometric means of six models on 64 and 200 cores,
     relative to the defaults with a step of 10 us: step 5 us, the default now: 0.966 and 0.981; patience 500 ns: 1.008
@@ -70,6 +71,8 @@ class TuningKnobs:
     latency: float = 1.0
     neighbours: float = 1.0
     lanes: float = 1.0
+    aligned_lines: float = 0.0
+    stages: float = 1.0
 
 
 DEFAULT_KNOBS = TuningKnobs()
@@ -94,8 +97,8 @@ def parse_knobs(given: object) -> TuningKnobs:
 
 
 def _number(name: str, value: object) -> float:
-    """Checks the value of a knob: `share` is 0.01 to 1, `latency` and `neighbours` may be 0, others may not."""
-    least = {"latency": 0.0, "neighbours": 0.0, "share": 0.01}.get(name, 1e-3)
+    """Checks a knob: `share` is 0.01 to 1; `latency`, `neighbours`, `aligned_lines` may be 0, others may not."""
+    least = {"latency": 0.0, "neighbours": 0.0, "aligned_lines": 0.0, "share": 0.01}.get(name, 1e-3)
     found = parse_finite("knobs", value, least)
     if name == "share" and found > 1:
         raise argument_error("knobs", value, "a share of the cores, of 0.01 to 1")

@@ -21,9 +21,10 @@ from raptor.mapping.evaluation.evaluate import evaluate
 from raptor.mapping.knobs import DEFAULT_KNOBS
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.row_mapping import RowMapper, map_rows
-from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, OrderObjective
+from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, OrderObjective, StepOrder
+from raptor.mapping.scheduling.schedule_kernel import SampleWork
 from raptor.mapping.search_trial import ProgramCost
-from raptor.mapping.strategies import ROWS
+from raptor.mapping.strategies import ROWS, rows_strategy
 from raptor.options import ChipOptions
 from raptor.target.arch import Target, load_chip
 from tests.pipeline import by_line, check
@@ -58,6 +59,39 @@ def test_found_decisions_take_less_time(name: str) -> None:
     before, after = (simulated(mapped, found, chip) for found in (mapped.decision, searched(mapped, chip)))
     assert after.latency_ns * after.interval_ns <= 0.95 * before.latency_ns * before.interval_ns
     assert max(after.latency_ns / before.latency_ns, after.interval_ns / before.interval_ns) < 1.15
+
+
+def test_two_lanes_of_all_high_layers_have_a_shorter_interval() -> None:
+    """For the interval alone, high layers of a ResNet-18 have two lanes each; with its latency, none has lanes."""
+    chip = bench(200)
+    mapped = first_mapping("resnet18", chip, image_size=112)
+    found = [search_rows(mapped.graph, chip, PlanCache(), replace(DEFAULT_KNOBS, latency=n))[0] for n in (0.0, 1.0)]
+    lanes = [{len(layer.grid.lanes) for layer in by_line(decision).values()} for decision in found]
+    assert lanes == [{0, 2}, {0}]
+    unlaned = rows_strategy(replace(DEFAULT_KNOBS, latency=0.0)).place(mapped.graph, chip, PlanCache())
+    times_ns = [evaluate(mapped.graph, decision, chip).interval_ns for decision in (found[0], unlaned)]
+    assert times_ns[0] < 0.97 * times_ns[1]
+
+
+def test_decisions_are_compared_by_their_interval_with_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second decision is said to take 1 ns with up to three stages: it stays, alone. Without stages, none is."""
+    chip, knobs, most = bench(64), replace(DEFAULT_KNOBS, latency=0.0), list[int]()
+
+    def estimate(_work: SampleWork, _base: StepOrder, stages: int) -> float:
+        most.append(stages)
+        return 1.0 if len(most) == 2 else np.inf
+
+    monkeypatch.setattr(decision_search, "estimate_staged_interval", estimate)
+    mapped = first_mapping("lenet5", chip)
+    mapper = RowMapper(mapped.graph, chip, PlanCache())
+    first = mapper.plan(knobs)
+    busy_ns = evaluate(mapped.graph, first.decision, chip).bounds.busy_ns
+    second = mapper.plan(knobs, decision_search.next_corrections({}, first, busy_ns))
+    found = [search_rows(mapped.graph, chip, PlanCache(), replace(knobs, stages=n)) for n in (3, 1)]
+    assert found[0] == (second.decision, None)
+    assert found[1][0] != second.decision
+    assert {*most} == {3}
+    assert len(most) > 2
 
 
 def test_a_search_finds_the_same_again() -> None:

@@ -1,6 +1,6 @@
 """Plans of all layers of a graph that can stream, and a cache of plans for graphs with equal layers."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raptor.graph.ir import Filter, Graph
@@ -67,13 +67,23 @@ def plan_layers(
             key, weights = filter_key(node), (knobs.products, corrections.get(filter_key(node), 1.0))
             plans = cache.layer_plans(node.operator, parts[node.inputs[0]], chip, more, knobs.step_ns)
             if plans:
-                found[key] = [plan.weighted(*weights) for plan in plans if _may_have_lanes(plan, arch, knobs)]
+                chosen = _with_lanes(plans, node.operator.window.out_lines, arch, knobs)
+                found[key] = [plan.weighted(*weights) for plan in chosen]
     return found
 
 
-def _may_have_lanes(plan: LayerPlan, arch: Target, knobs: TuningKnobs) -> bool:
-    """True if a plan has no lanes, or no more than the knobs allow and the chip has cores for."""
-    return not plan.grid.lanes or (len(plan.grid.lanes) <= knobs.lanes and plan.cores <= arch.usable_cores)
+def _with_lanes(plans: Sequence[LayerPlan], lines: int, arch: Target, knobs: TuningKnobs) -> list[LayerPlan]:
+    """Returns the plans of a layer with `lines` output lines that have as many lanes as the knobs say.
+
+    Plans with lanes need no more cores than the chip has. If lanes are aligned and no plan has as many, none has lanes.
+    """
+    whole = [plan for plan in plans if not plan.grid.lanes]
+    laned = [plan for plan in plans if plan.grid.lanes and plan.cores <= arch.usable_cores]
+    if not knobs.aligned_lines:
+        return [*whole, *(plan for plan in laned if len(plan.grid.lanes) <= knobs.lanes)]
+    if lines < knobs.aligned_lines:
+        return whole
+    return [plan for plan in laned if len(plan.grid.lanes) == knobs.lanes] or whole
 
 
 def plan_key(operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue) -> tuple[object, ...]:

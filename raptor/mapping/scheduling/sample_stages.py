@@ -10,6 +10,7 @@ slots of its cores after its inputs. Slices have few copies, and gain most if la
 schedule orders a pass, in which a step waits for steps of its own stage only.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,6 +43,8 @@ SLICES = *(k / 20 for k in range(22, 41)), *(k / 4 for k in range(9, 17))
 
 Their estimates are uneven: VGG-16 has 3.28 ms with 1.4 slices, 3.10 with 1.45, and 4.8 with 1.8.
 """
+COMPARED_SLICES = 1.2, 1.4, 1.6, 1.8, 2.0, 3.0
+"""Slices of time, as above, by which decisions are compared before their values are known."""
 FIRST_PATIENCES, FIRST_SAMPLES = (1 / 20, 1.0), 3
 """Patiences and samples of the list schedules by which the stages are compared at first."""
 FEWEST_FINALISTS, FINAL_STEPS = 4, 200_000
@@ -110,16 +113,38 @@ def list_staged_orders(
     latency_ns = measure_times(work, schedule_early(work, base.patience_ns)[0])[0]
     ways = [StageOrder(factor * least_ns, base) for factor in INTERVALS]
     ways += [StageOrder(latency_ns / count, base, "slices") for count in SLICES]
-    distinct: dict[bytes, tuple[StageOrder, Ints]] = {}
-    for way in ways:
-        stage = _assign_stages(work, order, base.patience_ns, rules, way)
-        if 0 < stage.max() < most:
-            distinct.setdefault(stage.tobytes(), (way, stage))
+    distinct = _distinct_stages(work, order, base, rules, ways, most)
     compared = _find_staged_orders(work, version_ns, base, [*distinct.values()], FIRST_PATIENCES, FIRST_SAMPLES)
     most_finalists = max(FINAL_STEPS // len(order), FEWEST_FINALISTS)
     finalists = [*dict.fromkeys(one.stage.tobytes() for one in compared)][:most_finalists]
     found = _find_staged_orders(work, version_ns, base, [distinct[stage] for stage in finalists], PATIENCES, SAMPLES)
     return [each for each in found if each.interval_ns < enough_ns]
+
+
+def estimate_staged_interval(work: "SampleWork", base: StepOrder, most: int) -> float:
+    """Returns the shortest estimated interval in ns of few orders of 2 to `most` stages; infinite if there is none.
+
+    It compares decisions whose values are not known yet: all steps are free of rules, and no copies count.
+    """
+    nothing, order = np.zeros(0, np.int64), named_order(work, base)
+    latency_ns = measure_times(work, schedule_early(work, base.patience_ns)[0])[0]
+    ways = [StageOrder(latency_ns / count, base, "slices") for count in COMPARED_SLICES]
+    named = _distinct_stages(work, order, base, StageRules(nothing, nothing, nothing), ways, most)
+    free_ns = np.zeros(len(order))
+    found = _find_staged_orders(work, free_ns, base, [*named.values()], FIRST_PATIENCES, FIRST_SAMPLES)
+    return min((each.interval_ns for each in found), default=math.inf)
+
+
+def _distinct_stages(
+    work: "SampleWork", order: "Ints", base: StepOrder, rules: StageRules, ways: Sequence[StageOrder], most: int
+) -> "dict[bytes, tuple[StageOrder, Ints]]":
+    """Returns the different assignments of 2 to `most` stages, by their bytes, each with the first way to it."""
+    distinct: dict[bytes, tuple[StageOrder, Ints]] = {}
+    for way in ways:
+        stage = _assign_stages(work, order, base.patience_ns, rules, way)
+        if 0 < stage.max() < most:
+            distinct.setdefault(stage.tobytes(), (way, stage))
+    return distinct
 
 
 def _find_staged_orders(

@@ -228,6 +228,24 @@ def test_plans_with_lanes_have_their_share_of_the_work() -> None:
     assert all(not plan.grid.lanes for plan in plan_layers(graph, arch, DEFAULT_KNOBS)["y"])
 
 
+def test_aligned_lanes_are_those_of_all_layers_with_enough_lines() -> None:
+    """Layers of 8 lines have two lanes, and one of 4 lines none, until these are enough; a full chip has none."""
+    model = of_lines(FIRST, ("Conv", "a wide -> b", {**PADDED, "strides": [2, 1]}), ("Conv", "b point -> y", {}))
+    arch = chip((32, 32), xbars_per_core=64, cores=60)
+    graph, two = prepare_graph(load(model).graph, arch), ((0, 4), (4, 8))
+    found = {
+        lines: [
+            {plan.grid.lanes for plan in plans}
+            for plans in plan_layers(graph, arch, replace(DEFAULT_KNOBS, lanes=2, aligned_lines=lines)).values()
+        ]
+        for lines in (9, 8, 4)
+    }
+    assert found == {9: [{()}] * 3, 8: [{two}, {()}, {()}], 4: [{two}, *[{((0, 2), (2, 4))}] * 2]}
+    small = chip((32, 32), xbars_per_core=64, cores=1)
+    (_, plans, _) = plan_layers(graph, small, replace(DEFAULT_KNOBS, lanes=2, aligned_lines=1)).values()
+    assert {plan.grid.lanes for plan in plans} == {()}
+
+
 def test_a_large_chip_has_lanes() -> None:
     """An image of 16 columns has at most 16 cores for a layer; its lanes have more, and both times are shorter."""
     arch = load_chip(ChipOptions(arch="bench", cores=160))

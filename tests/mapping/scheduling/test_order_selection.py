@@ -20,6 +20,7 @@ from raptor.mapping.scheduling.order_selection import (
     named_order,
     number_pairs,
 )
+from raptor.mapping.scheduling.sample_stages import estimate_staged_interval
 from raptor.mapping.scheduling.schedule_kernel import SampleWork
 from raptor.output.writer import ProgramArtifacts
 from raptor.spatial.integer_operations import Requantise
@@ -106,6 +107,17 @@ def some_work(rng: np.random.Generator, count: int, cores: int) -> SampleWork:
     waiting, users = np.bincount(edges[:, 1], minlength=count), np.ascontiguousarray(edges[:, 1])
     columns = (core, peer, *times_ns, rng.permutation(count), waiting, first_user, users, *number_pairs(core, peer))
     return SampleWork._make(columns)
+
+
+def test_a_core_that_works_before_and_after_another_one_need_not_wait_with_stages() -> None:
+    """Core 0 works for 10 ns, then core 1, then core 0 again: 30 ns for a sample, and 20 ns of work of core 0."""
+    core, peer, count = np.array([0, 1, 0]), np.full(3, -1), np.zeros(3)
+    dependences = np.array([0, 1, 1]), np.array([0, 1, 2, 2]), np.array([1, 2])
+    works_ns = (*[count] * 6, np.full(3, 10.0))
+    work = SampleWork._make((core, peer, *works_ns, np.arange(3), *dependences, *number_pairs(core, peer)))
+    base = StepOrder(0.0, 0)
+    assert measure_times(work, named_order(work, base)) == (30, 30)
+    assert [estimate_staged_interval(work, base, most) for most in (1, 2)] == [np.inf, 20]
 
 
 def plain_order(work: SampleWork, patience_ns: float, samples: int) -> list[list[int]]:
