@@ -42,7 +42,8 @@ def relieve_port(
 ) -> list[int]:
     """Returns the cores that produce their `spare` constants so that the port of global memory does not bind.
 
-    The cores with least work come first, until the port is busy for `PORT_SHARE` of the time of the busiest core.
+    The cores with least work come first, until the port is busy for `PORT_SHARE` of the time of the busiest core. No
+    core works longer by its product than the busiest one or the port did.
 
     spare: constants of each core that it has crossbars for, with their numbers of elements. core_ns, port_ns: time for
     which a sample occupies each core and the port if all of them are loaded.
@@ -53,8 +54,9 @@ def relieve_port(
         if port_ns <= PORT_SHARE * busiest_ns:
             break
         saved_ns = loads_at_port_ns(sizes, arch) - global_port_ns(arch, 1)  # the input of the product is loaded
-        if saved_ns > 0:
-            busiest_ns = max(busiest_ns, core_ns.get(core, 0.0) + product_ns(sizes, arch))
+        with_product_ns = core_ns.get(core, 0.0) + product_ns(sizes, arch)
+        if saved_ns > 0 and with_product_ns <= max(busiest_ns, port_ns):
+            busiest_ns = max(busiest_ns, with_product_ns)
             port_ns -= saved_ns
             found.append(core)
     return found

@@ -386,7 +386,7 @@ def replay_samples(
     count, left = np.int64(0), len(work.core)
     for c in range(len(sequences.at)):
         count = _meet(c, count, ready_ns, chip, work, sequences, queue)
-    while left > 0:
+    while left > 0 and (count > 0 or chip.start[queue.next[1]] < np.inf):
         if count > 0:
             count -= 1
             c = sequences.free[count]
