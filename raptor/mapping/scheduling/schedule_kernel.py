@@ -367,7 +367,7 @@ def replay(work: SampleWork, sequences: CoreSequences, samples: int, last: int) 
 
 
 @bare_kernel
-@interpret_first(us=lambda args: 12 * args[1].size, until_us=1e6, by_element=True)
+@interpret_first(us=lambda args: 10 * len(args[3].core) * min(len(args[0]), args[6] + 3), until_us=1e6, by_element=True)
 def replay_samples(
     ends_ns: Floats,
     ready_ns: Floats,

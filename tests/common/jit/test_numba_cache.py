@@ -177,8 +177,8 @@ def test_python_runs_a_kernel_until_compiling_it_is_quicker(
 
 def test_a_first_run_of_a_small_model_compiles_nothing(tmp_path: Path) -> None:
     """Python then computes the same as the compiled kernels, and writes the same."""
-    path = tmp_path / "lenet5.onnx"
-    path.write_bytes(models.build("lenet5", seed=0).SerializeToString())
+    path = tmp_path / "mlp.onnx"
+    path.write_bytes(models.build("mlp", seed=0).SerializeToString())
     warm, cold = (tmp_path / name for name in ("warm", "cold"))
     jitted = raptor.compile(path, cores=60).save(warm)
     cache = tmp_path / "cache"
