@@ -181,13 +181,13 @@ def add_constant(
     if not np.isfinite(values).all():  # crossbars cannot produce it
         for line in lines:
             work.load(walk.arch, cell.core, line.size // width * cell.width)
-    elif width == 1:
+    elif height == width == 1:
         elements = 1 if short and values.size == 1 else channels
         walk.constant(work, cell.core, (values.tobytes(), channels), elements, cell.width)
     else:
         for line in lines:
-            key = line[cell.first : cell.last].tobytes(), channels
-            walk.constant(work, cell.core, key, cell.width * channels)
+            own = line[cell.first : cell.last] if width > 1 else line
+            walk.constant(work, cell.core, (own.tobytes(), cell.width, channels), cell.width * channels)
 
 
 def bring_pixel(walk: WorkWalk, work: NodeWork, name: str, part: Range, core: int) -> None:

@@ -330,7 +330,7 @@ def run_in_order(ready_ns: Floats, chip: ChipState, work: SampleWork, order: Int
 
 
 class CoreSequences(NamedTuple):
-    """What each core does of a sample, in order, and where it is.
+    """The steps of a sample on each core, in order, and the next one of each.
 
     The steps of core c, its own and its transfers to others, are `steps[first[c]]` to `steps[first[c + 1] - 1]`. at:
     index of the next one. left: [samples, steps], number of steps still waited for. free: cores whose own next step can
