@@ -70,7 +70,7 @@ def test_two_lanes_of_all_high_layers_have_a_shorter_interval() -> None:
     assert lanes == [{0, 2}, {0}]
     unlaned = rows_strategy(replace(DEFAULT_KNOBS, latency=0.0)).place(mapped.graph, chip, PlanCache())
     times_ns = [evaluate(mapped.graph, decision, chip).interval_ns for decision in (found[0], unlaned)]
-    assert times_ns[0] < 0.97 * times_ns[1]
+    assert times_ns[0] < 0.98 * times_ns[1]
 
 
 def test_decisions_are_compared_by_their_interval_with_stages(monkeypatch: pytest.MonkeyPatch) -> None:
