@@ -207,7 +207,7 @@ class _Search:
 
     @property
     def longest_interval_ns(self) -> float:
-        """Longest interval that a decision may have to be scheduled."""
+        """Longest lower bound of the interval with which a decision is still scheduled, in ns."""
         limited = self.evaluated and self.latency == 1
         return FREE_INTERVAL * self.evaluated[0].result().interval_ns if limited else math.inf
 
@@ -350,7 +350,7 @@ def next_corrections(
 
 
 def _heights_of_layers(graph: Graph, decision: Decision) -> list[int]:
-    """Returns the numbers of output lines of the layers by line that may have lanes, the largest first."""
+    """Returns the heights (output lines) of all layers by line that are high enough for lanes, the largest first."""
     windows = {key: filter_.window for key, filter_ in find_filters(graph).items()}
     lines = {windows[key].out_lines for key, layer in decision.layers.items() if isinstance(layer, LineUnfolding)}
     return sorted((each for each in lines if each >= FEWEST_LINES * ALIGNED_LANES), reverse=True)

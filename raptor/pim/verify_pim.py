@@ -177,9 +177,11 @@ def _check_kept(core: CoreProgram) -> None:
     for use in np.flatnonzero(kept[uses.buffer] & ~reads).tolist():
         step, buffer = int(uses.step[use]), int(uses.buffer[use])
         if buffer not in parts:
-            _refuse(core, step, f"overwrites %{steps.buffers.name(buffer)}, which later samples read")
+            _refuse_step(core, step, f"overwrites %{steps.buffers.name(buffer)}, which later samples read")
         if step < last_read[buffer]:
-            _refuse(core, step, f"overwrites the state %{steps.buffers.name(buffer)}, which this sample still reads")
+            _refuse_step(
+                core, step, f"overwrites the state %{steps.buffers.name(buffer)}, which this sample still reads"
+            )
         parts[buffer] += _written_ranges(steps, step)
     for state, written in parts.items():
         name, elements = steps.buffers.name(state), int(steps.buffers.elements[state, 0])
@@ -188,7 +190,7 @@ def _check_kept(core: CoreProgram) -> None:
             raise VerifyError(f"pim: core {core.core}: the elements of the state %{name} are not written once each")
 
 
-def _refuse(core: CoreProgram, step: int, fault: str) -> NoReturn:
+def _refuse_step(core: CoreProgram, step: int, fault: str) -> NoReturn:
     """Raises `PimError` for a step of a sample."""
     at = core.init_count + step
     raise PimError(f"{_where(core, at)}: {fault}", core=core.core, step=at)

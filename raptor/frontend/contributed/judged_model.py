@@ -26,12 +26,12 @@ def make_judged_model(onnx_bytes: bytes) -> tuple[bytes, tuple[str, ...]]:
     return (proto.SerializeToString(deterministic=True), notes) if notes else (onnx_bytes, ())
 
 
-def _nodes(proto: ModelProto, op_type: str) -> Iterator[NodeProto]:
+def _nodes_of_type(proto: ModelProto, op_type: str) -> Iterator[NodeProto]:
     return (node for graph in walk_graphs(proto.graph) for node in graph.node if node.op_type == op_type)
 
 
 def _use_float_activations(proto: ModelProto) -> tuple[str, ...]:
-    found = [a for node in _nodes(proto, "MatMulNBits") for a in node.attribute if a.name == _LEVEL]
+    found = [a for node in _nodes_of_type(proto, "MatMulNBits") for a in node.attribute if a.name == _LEVEL]
     rounded = [a for a in found if a.i > _LARGEST_FLOAT_LEVEL]
     levels = sorted({a.i for a in rounded})
     for attribute in rounded:
@@ -44,7 +44,7 @@ def _use_float_activations(proto: ModelProto) -> tuple[str, ...]:
 
 def _let_windows_grow(proto: ModelProto) -> tuple[str, ...]:
     windows = 0
-    for node in _nodes(proto, "GroupQueryAttention"):
+    for node in _nodes_of_type(proto, "GroupQueryAttention"):
         kept = [a for a in node.attribute if a.name != _RING]
         windows += any(a.i for a in node.attribute if a.name == _RING)
         del node.attribute[:]

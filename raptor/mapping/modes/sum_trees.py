@@ -10,7 +10,7 @@ FEWEST_IN_TREE = 4
 """Fewest cores whose sums are added as a tree, and fewest cores to which inputs are passed on as a tree."""
 
 MOST_POOLED_IN_CHAIN = 8
-"""Largest number of cores whose parts of a global pool one core combines, each as soon as it is ready.
+"""Largest number of cores of a global pool for which one core combines all partial results, each when it is ready.
 
 Cores with neighbouring columns of an image are ready one after another, so a few take no longer than in a tree.
 """
@@ -62,7 +62,7 @@ def tree_sums(count: int, home: int, number: int) -> Iterator[TreeSum]:
 
 
 def combines_in_tree(cores: int) -> bool:
-    """True if the parts that so many cores have of a global pool are combined in a tree."""
+    """True if a tree, not one core, combines the partial results of a global pool that is spread over `cores` cores."""
     return cores > MOST_POOLED_IN_CHAIN
 
 

@@ -199,6 +199,13 @@ def schedule_early(work: "SampleWork", patience_ns: float) -> tuple["Ints", "Flo
     return order, ready_ns
 
 
+def measure_latency(work: "SampleWork", order: "Ints") -> float:
+    """Returns the latency in ns of one sample alone that follows an order."""
+    from raptor.mapping.scheduling.schedule_kernel import core_sequences, replay
+
+    return float(replay(work, core_sequences(work, order), 1, 0)[0])
+
+
 def measure_times(work: "SampleWork", order: "Ints") -> tuple[float, float]:
     """Returns latency and interval in ns of samples that follow one order: of one alone, and of several.
 

@@ -26,6 +26,7 @@ from raptor.mapping.scheduling.order_selection import (
     StepOrder,
     busiest_ns,
     list_orders,
+    measure_latency,
     measure_times,
     named_order,
     schedule_early,
@@ -44,7 +45,7 @@ SLICES = *(k / 20 for k in range(22, 41)), *(k / 4 for k in range(9, 17))
 Their estimates are uneven: VGG-16 has 3.28 ms with 1.4 slices, 3.10 with 1.45, and 4.8 with 1.8.
 """
 COMPARED_SLICES = 1.2, 1.4, 1.6, 1.8, 2.0, 3.0
-"""Slices of time, as above, by which decisions are compared before their values are known."""
+"""Numbers of slices into which the latency is cut (see `SLICES`) when decisions are compared before lowering."""
 FIRST_PATIENCES, FIRST_SAMPLES = (1 / 20, 1.0), 3
 """Patiences and samples of the list schedules by which the stages are compared at first."""
 FEWEST_FINALISTS, FINAL_STEPS = 4, 200_000
@@ -110,7 +111,7 @@ def list_staged_orders(
     enough_ns = WORTH_STAGES * measure_times(work, order)[1]
     if least_ns >= enough_ns:
         return []
-    latency_ns = measure_times(work, schedule_early(work, base.patience_ns)[0])[0]
+    latency_ns = measure_latency(work, schedule_early(work, base.patience_ns)[0])
     ways = [StageOrder(factor * least_ns, base) for factor in INTERVALS]
     ways += [StageOrder(latency_ns / count, base, "slices") for count in SLICES]
     distinct = _distinct_stages(work, order, base, rules, ways, most)
@@ -122,12 +123,12 @@ def list_staged_orders(
 
 
 def estimate_staged_interval(work: "SampleWork", base: StepOrder, most: int) -> float:
-    """Returns the shortest estimated interval in ns of few orders of 2 to `most` stages; infinite if there is none.
+    """Returns the shortest interval in ns that a few orders with 2 to `most` stages have; infinite if there are none.
 
     It compares decisions whose values are not known yet: all steps are free of rules, and no copies count.
     """
     nothing, order = np.zeros(0, np.int64), named_order(work, base)
-    latency_ns = measure_times(work, schedule_early(work, base.patience_ns)[0])[0]
+    latency_ns = measure_latency(work, schedule_early(work, base.patience_ns)[0])
     ways = [StageOrder(latency_ns / count, base, "slices") for count in COMPARED_SLICES]
     named = _distinct_stages(work, order, base, StageRules(nothing, nothing, nothing), ways, most)
     free_ns = np.zeros(len(order))

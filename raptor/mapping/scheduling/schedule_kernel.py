@@ -385,7 +385,7 @@ def replay_samples(
     """
     count, left = np.int64(0), len(work.core)
     for c in range(len(sequences.at)):
-        count = _meet(c, count, ready_ns, chip, work, sequences, queue)
+        count = _offer_next_step(c, count, ready_ns, chip, work, sequences, queue)
     while left > 0 and (count > 0 or chip.start[queue.next[1]] < np.inf):
         if count > 0:
             count -= 1
@@ -398,22 +398,22 @@ def replay_samples(
         ends_ns[k] = max(ends_ns[k], end)
         if k == last:
             left -= 1
-        _advance(c, chip, sequences)
+        _advance_core(c, chip, sequences)
         if work.peer[i] >= 0:
-            _advance(work.peer[i], chip, sequences)
+            _advance_core(work.peer[i], chip, sequences)
         for u in range(work.first_user[i], work.first_user[i + 1]):
             j = work.users[u]
             ready_ns[k, j] = max(ready_ns[k, j], end)
             sequences.left[k, j] -= 1
             if sequences.left[k, j] == 0 and work.core[j] != c:
-                count = _meet(work.core[j], count, ready_ns, chip, work, sequences, queue)
+                count = _offer_next_step(work.core[j], count, ready_ns, chip, work, sequences, queue)
         if work.peer[i] >= 0:
-            count = _meet(work.peer[i], count, ready_ns, chip, work, sequences, queue)
-        count = _meet(c, count, ready_ns, chip, work, sequences, queue)
+            count = _offer_next_step(work.peer[i], count, ready_ns, chip, work, sequences, queue)
+        count = _offer_next_step(c, count, ready_ns, chip, work, sequences, queue)
 
 
 @bare_helper
-def _advance(c: int, chip: ChipState, sequences: CoreSequences) -> None:
+def _advance_core(c: int, chip: ChipState, sequences: CoreSequences) -> None:
     """Goes on to the next step of a core; after the last one, to the first of the next sample."""
     sequences.at[c] += 1
     if sequences.at[c] == sequences.first[c + 1]:
@@ -422,7 +422,7 @@ def _advance(c: int, chip: ChipState, sequences: CoreSequences) -> None:
 
 
 @bare_helper
-def _meet(
+def _offer_next_step(
     c: int,
     count: int,
     ready_ns: Floats,

@@ -268,7 +268,7 @@ class ScheduleProblem:
         return _summed(step, busy_ns, len(self.core)), _summed(step, whole_ns - busy_ns, len(self.core))
 
     def memory_transfers(self) -> "tuple[Ints, Ints, Ints, npt.NDArray[np.bool_]]":
-        """Returns (step, element type, number of elements, if it is a store) of every transfer of global memory.
+        """Returns (step, element type, number of elements, is a store) of each load and store of global memory.
 
         A transfer step loads tiles that no compute makes, unless they stay on the chip. Any other compute loads what it
         is the first on its core to use, and stores its results that are outputs of the model.

@@ -21,7 +21,7 @@ from raptor.mapping.scheduling.order_selection import (
     number_pairs,
 )
 from raptor.mapping.scheduling.sample_stages import estimate_staged_interval
-from raptor.mapping.scheduling.schedule_kernel import SampleWork
+from raptor.mapping.scheduling.schedule_kernel import Floats, SampleWork
 from raptor.output.writer import ProgramArtifacts
 from raptor.spatial.integer_operations import Requantise
 from raptor.spatial.operation_costs import COST_FUNCTIONS
@@ -120,6 +120,22 @@ def test_a_core_that_works_before_and_after_another_one_need_not_wait_with_stage
     assert [estimate_staged_interval(work, base, most) for most in (1, 2)] == [np.inf, 20]
 
 
+def run_plainly(work: SampleWork, i: int, ready_ns: float, free: Floats, switch: Floats, port: Floats) -> float:
+    """Runs step `i` by the definition. Returns its end. `free`, `switch`: by core. `port`: [1], when it is free."""
+    c, p = int(work.core[i]), int(work.peer[i])
+    now = max(ready_ns, free[c])
+    if p >= 0:
+        now = max(now, free[p], switch[p]) + work.request_ns[i]
+        now = max(now, switch[c]) + work.grant_ns[i]
+        free[p] = now + work.sender_ns[i]
+        switch[p] = free[p] + work.wire_ns[i]
+    now += work.receiver_ns[i]
+    if work.memory_ns[i] > 0:
+        now = port[0] = max(now, port[0]) + work.memory_ns[i]
+    free[c] = now + work.work_ns[i]
+    return free[c]
+
+
 def plain_order(work: SampleWork, patience_ns: float, samples: int) -> list[list[int]]:
     """The order of `list_schedule` by its definition: looks at all computes that are left, again and again."""
     count, cores = len(work.core), len(work.first_pair) - 1
@@ -142,19 +158,9 @@ def plain_order(work: SampleWork, patience_ns: float, samples: int) -> list[list
         k, i = min((at for at in turn if left[at] == 0), key=key)
         todo.remove((k, i))
         order[k].append(i)
-        c, p = work.core[i], work.peer[i]
-        now = max(ready[k, i], *(free[c] for c in occupied[i]))
-        if p >= 0:
-            now = max(now, switch[p]) + work.request_ns[i]
-            now = max(now, switch[c]) + work.grant_ns[i]
-            free[p] = now + work.sender_ns[i]
-            switch[p] = free[p] + work.wire_ns[i]
-        now += work.receiver_ns[i]
-        if work.memory_ns[i] > 0:
-            now = memory[k] = max(now, memory[k]) + work.memory_ns[i]
-        free[c] = now + work.work_ns[i]
+        end = run_plainly(work, i, ready[k, i], free, switch, memory[k:])
         for j in users[i]:
-            ready[k, j] = max(ready[k, j], free[c])
+            ready[k, j] = max(ready[k, j], end)
             left[k, j] -= 1
         for d in occupied[i]:
             done[d] += 1
@@ -172,12 +178,12 @@ def test_a_list_schedule_is_what_its_definition_says(seed: int):
 
 def plain_times(work: SampleWork, order: list[int], samples: int) -> list[float]:
     """The ends of samples whose steps are run in an order, by definition: looks for the next start, again and again."""
-    first, cores = [np.asarray(order).tolist()] * samples, len(work.first_pair) - 1
+    cores = len(work.first_pair) - 1
     both = [[c for c in at if c >= 0] for at in zip(work.core.tolist(), work.peer.tolist(), strict=True)]
-    todo = [[(k, i) for k in range(samples) for i in first[k] if c in both[i]] for c in range(cores)]
+    todo = [[(k, i) for k in range(samples) for i in order if c in both[i]] for c in range(cores)]
     edges = [work.users[a:b].tolist() for a, b in zip(work.first_user, work.first_user[1:], strict=False)]
     left, ready = np.repeat(work.waiting[None], samples, axis=0), np.zeros((samples, len(order)))
-    free, switch, port, ends = np.zeros(cores), np.zeros(cores), 0.0, [0.0] * samples
+    free, switch, port, ends = np.zeros(cores), np.zeros(cores), np.zeros(1), [0.0] * samples
     while any(todo):
         heads = [(c, *own[0]) for c, own in enumerate(todo) if own]
         runs = [
@@ -185,21 +191,13 @@ def plain_times(work: SampleWork, order: list[int], samples: int) -> list[float]
             for c, k, i in heads
             if c == work.core[i] and not left[k, i] and all(todo[d][0] == (k, i) for d in both[i])
         ]
-        now, c, k, i = min(runs, key=lambda run: (run[0], work.rank[run[3]], run[1]))
-        if (p := int(work.peer[i])) >= 0:
-            now = max(now, switch[p]) + work.request_ns[i]
-            now = max(now, switch[c]) + work.grant_ns[i]
-            free[p] = now + work.sender_ns[i]
-            switch[p] = free[p] + work.wire_ns[i]
-        now += work.receiver_ns[i]
-        if work.memory_ns[i] > 0:
-            now = port = max(now, port) + work.memory_ns[i]
-        free[c] = now + work.work_ns[i]
-        ends[k] = max(ends[k], free[c])
+        _, _, k, i = min(runs, key=lambda run: (run[0], work.rank[run[3]], run[1]))
+        end = run_plainly(work, i, ready[k, i], free, switch, port)
+        ends[k] = max(ends[k], end)
         for d in both[i]:
             todo[d].pop(0)
         for j in edges[i]:
-            ready[k, j] = max(ready[k, j], free[c])
+            ready[k, j] = max(ready[k, j], end)
             left[k, j] -= 1
     return ends
 
