@@ -118,7 +118,7 @@ def _beside_images(graph: Graph) -> set[str]:
     """
     found, multiplied = set[str](), {n for node in graph.nodes if isinstance(node.operator, Dot) for n in node.inputs}
     for node in graph.nodes:
-        names = {*node.inputs, node.output} if isinstance(node.operator, Move | Pool) else set[str]()
+        names = {*node.inputs, node.output} if isinstance(node.operator, Move | Pool | Rename) else set[str]()
         lines = {name for name in names if _can_be_lines(graph, name)}
         if names - lines and all(can_stream(graph.tensors[name].image) for name in names - lines):
             found |= lines - multiplied
