@@ -102,14 +102,14 @@ PASSES: tuple[Callable[..., object], ...] = (
 class MappedGraph:
     """A graph with all rewrites, and the decision about it. It has every layer of the prepared graph, too.
 
-    `label`: the name of the file that the decision is from in messages; empty for others. `first`: the decision
-    that stays if the computes of `decision` are no better; None if there is nothing to compare.
+    `label`: the name of the file that the decision is from in messages; empty for others. `others`: decisions
+    of which one replaces `decision` if its computes are better.
     """
 
     graph: Graph
     decision: Decision
     label: str = ""
-    first: Decision | None = None
+    others: tuple[Decision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def _map(graph: Graph, timed: Target, mapper: MappingState, driver: Driver) -> M
     graph = run(_if_streaming(compose_gathers, graph, rewrites), verify_graph, graph)
     found = run(map, None, graph, timed, mapper, rewrites)
     label = mapper.source.label if isinstance(mapper.source, StoredDecision) else ""
-    return MappedGraph(graph, found.decision, label, found.first)
+    return MappedGraph(graph, found.decision, label, found.others)
 
 
 def _if_streaming(rewrite: Callable[[Graph], Graph], graph: Graph, rewrites: RewriteChoice) -> Callable[[Graph], Graph]:
@@ -213,13 +213,13 @@ def complete(
 ) -> Completed:
     """Decides what depends on the computes: refinement, placement, and order of work, the latter by `aim`.
 
-    Of two decisions (`MappedGraph.first`), the one with the better order is kept. What a decision has of these stays.
+    Of several decisions (`MappedGraph.others`), the one with the best order is kept. What a decision has of these stays.
     Results of passes are not checked here, but where they are lowered. Raises `CapacityError` if the chip is too small,
     and `UserError` as `run_lowering` does.
     """
     driver, known = driver or Driver(), PassResults()
-    if mapped.first is not None:
-        mapped, known = driver.timed("compare", _better_decision, mapped, mapped.first, arch, aim)
+    if mapped.others:
+        mapped, known = driver.timed("compare", _best_decision, mapped, arch, aim)
     done = _complete(mapped, arch, aim, driver, known)
     known = PassResults()
     known.put(spatial.partition, done.partition)
@@ -228,26 +228,22 @@ def complete(
     return Completed(replace(mapped, decision=done.decision), known)
 
 
-def _better_decision(
-    mapped: MappedGraph, first: Decision, arch: Target, aim: OrderObjective
-) -> tuple[MappedGraph, PassResults]:
-    """Returns the graph with its decision, or with `first` if that is no worse, and the passes that complete it.
+def _best_decision(mapped: MappedGraph, arch: Target, aim: OrderObjective) -> tuple[MappedGraph, PassResults]:
+    """Returns the graph with the best of its decisions by `aim`, and the results of the passes that complete it.
 
-    One for which the chip is too small loses.
+    A decision for which the chip is too small loses: dead links may cut its messages at all places.
     """
-    known, known_first, quiet = PassResults(), PassResults(), Driver(verified=False)
-    mapped, other = replace(mapped, first=None), replace(mapped, decision=first, first=None)
-    try:
-        times_ns = _complete(mapped, arch, aim, quiet, kept=known).times_ns
-    except CapacityError:  # dead links cut its messages at all places
-        return other, known_first
-    try:
-        first_ns = _complete(other, arch, aim, quiet, kept=known_first).times_ns
-    except CapacityError:
-        return mapped, known
-    if times_ns is not None and first_ns is not None and aim.is_better(times_ns, first_ns):
-        return mapped, known
-    return other, known_first
+    quiet = Driver(verified=False)
+    best, best_ns, best_known = replace(mapped, others=()), None, PassResults()
+    for decision in (mapped.decision, *mapped.others):
+        known, tried = PassResults(), replace(mapped, decision=decision, others=())
+        try:
+            times_ns = _complete(tried, arch, aim, quiet, kept=known).times_ns
+        except CapacityError:
+            continue
+        if best_ns is None or (times_ns is not None and aim.is_better(times_ns, best_ns)):
+            best, best_ns, best_known = tried, times_ns, known
+    return best, best_known
 
 
 def _complete(

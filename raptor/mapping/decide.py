@@ -54,17 +54,16 @@ class StoredDecision:
 class MappingResult:
     """A decision, with the trials of the search that found it.
 
-    `first`: the decision before the search, which stays if the computes of `decision` are no better; None if
-    there is nothing to compare.
+    `others`: decisions to compare with it when all computes are known.
     """
 
     decision: Decision
     trials: tuple[SearchTrial, ...] = ()
-    first: Decision | None = None
+    others: tuple[Decision, ...] = ()
 
     def __str__(self) -> str:
         tried = (f"tried {t.name}: {t.fault or f'{t.figure:.10g}'}\n" for t in self.trials)
-        compared = "" if self.first is None else "compared with the first decision when all computes are known\n"
+        compared = f"compared with {len(self.others)} more when all computes are known\n" if self.others else ""
         return f"{self.decision}{''.join(tried)}{compared}"
 
 
@@ -156,15 +155,15 @@ def map(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoic
         if fault is not None:
             raise UserError(f"{label}: {fault}")
         return MappingResult(decision, mapper.source.trials)
-    first = None
+    others: tuple[Decision, ...] = ()
     if mapper.source.search is not None:
-        placed, first = mapper.source.search(graph, arch, mapper.cache)
+        placed, *others = mapper.source.search(graph, arch, mapper.cache)
     elif mapper.known_decision is not None and mapper.known_decision[0] is rewrites:
         _, placed = mapper.known_decision
     else:
         placed = mapper.source.place(graph, arch, mapper.cache)
-    chosen = _with_rewrites(placed, rewrites, mapper.pace)
-    return MappingResult(chosen, first=None if first is None else _with_rewrites(first, rewrites, mapper.pace))
+    chosen, *others = (_with_rewrites(each, rewrites, mapper.pace) for each in (placed, *others))
+    return MappingResult(chosen, others=(*others,))
 
 
 def _with_rewrites(placed: Decision, rewrites: RewriteChoice, pace: Pace) -> Decision:

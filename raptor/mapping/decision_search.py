@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from raptor.common.errors import CapacityError
 from raptor.common.process.thread_pool import CheckedThreadPool
@@ -98,10 +99,16 @@ Only the number of cores is searched for it, and the evaluation of ViT-tiny alon
 """
 
 MOST_COMPARED_STEPS = 36_000
-"""Largest number of scheduled steps of the first decision for which the computes of two decisions are compared.
+"""Largest number of scheduled steps of all decisions whose computes are compared with those of the best.
 
 To make the computes of a decision takes 0.2 s of a processor with 11,000 steps, and 1.8 s with 38,000.
 """
+
+MOST_COMPARED = 3
+"""Largest number of decisions whose computes are compared with those of the best."""
+
+WORTH_COMPARING = 1.25
+"""Largest evaluated cost, relative to that of the best decision, for the computes of another one to be compared."""
 
 MOST_LINES, STAGED_LINES, FEW_LINES = 32, 12, 4
 """Largest number of rounds in which the lines of a node are scheduled while decisions are compared.
@@ -139,18 +146,18 @@ _Evaluation = tuple[WorkBounds, Future[EvaluatedDecision] | None]
 """Bounds of a decision, and its times, which a thread finds; none if its interval is too long."""
 
 
-def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs) -> tuple[Decision, Decision | None]:
+def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs) -> tuple[Decision, ...]:
     """Returns the best decision of `rows` that is found about a graph with all rewrites for streaming.
 
-    For a graph with few steps, it is returned with the decision of `map_rows`, if that is another one: when all
-    computes are known, the two are compared again. Several chips, and transformers with many elements, get the decision
-    of `map_rows` alone. Raises as it does.
+    For a graph with few steps, others follow, to be compared when all computes are known: the decision of `map_rows`,
+    and the next best ones. Several chips, and transformers with many elements, get the decision of `map_rows` alone.
+    Raises as it does.
     """
     elements = count_elements(graph)
     mapper = RowMapper(graph, arch, cache)
     chains = mapper.stages is not None
     if arch.chips > 1 or (chains and elements > MOST_TOKEN_ELEMENTS):
-        return mapper.plan(knobs).decision, None
+        return (mapper.plan(knobs).decision,)
     with CheckedThreadPool(1) as pool:
         lines = FEW_LINES if elements <= MOST_SMALL_ELEMENTS else MOST_LINES if knobs.stages == 1 else STAGED_LINES
         search = _Search(mapper, knobs, GraphFacts(graph, arch, streams=True), knobs.latency, lines, pool)
@@ -165,9 +172,9 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
         search.spread_tokens()
         search.use_fewer_cores()
         search.use_idle_cores()
-        first, best = search.evaluated[0].result(), search.best
-    compared = knobs.stages == 1 and best is not first and first.steps <= MOST_COMPARED_STEPS
-    return best.decision, first.decision if compared else None
+        best = search.best
+        others = search.compared_decisions() if knobs.stages == 1 else ()
+    return (best.decision, *others)
 
 
 @dataclass(slots=True, eq=False)
@@ -196,6 +203,18 @@ class _Search:
         best = min([first, *others], key=lambda found: self.cost_beside(first, found))
         worth_changing = self.cost_beside(first, best) <= WORTH_CHANGING * first.cost(self.latency)
         return best if worth_changing else first
+
+    def compared_decisions(self) -> tuple[Decision, ...]:
+        """Returns the first decision, and the next best ones after the best, whose computes are worth comparing.
+
+        They have `MOST_COMPARED_STEPS` steps together at most.
+        """
+        first, *others = (found.result() for found in self.evaluated)
+        cost = {id(found): self.cost_beside(first, found) for found in (first, *others)}
+        near = [found for found in others if cost[id(found)] <= WORTH_COMPARING * cost[id(self.best)]]
+        compared = [found for found in (first, *sorted(near, key=lambda n: cost[id(n)])) if found is not self.best]
+        fitting = sum(steps <= MOST_COMPARED_STEPS for steps in accumulate(found.steps for found in compared))
+        return tuple(found.decision for found in compared[: min(fitting, MOST_COMPARED)])
 
     def cost_beside(self, first: EvaluatedDecision, found: EvaluatedDecision) -> float:
         """Returns the cost of a decision; what its times grow beyond those of the first one counts twice."""
