@@ -104,10 +104,10 @@ MOST_COMPARED_STEPS = 36_000
 To make the computes of a decision takes 0.2 s of a processor with 11,000 steps, and 1.8 s with 38,000.
 """
 
-MOST_COMPARED = 3
+MOST_COMPARED = 6
 """Largest number of decisions whose computes are compared with those of the best."""
 
-WORTH_COMPARING = 1.25
+WORTH_COMPARING = 1.5
 """Largest evaluated cost, relative to that of the best decision, for the computes of another one to be compared."""
 
 MOST_LINES, STAGED_LINES, FEW_LINES = 32, 12, 4
