@@ -324,6 +324,8 @@ def _products(chip: _Chip, decision: Decision) -> Iterator[str]:
         else:
             yield from (f"flow.products.{name}.relays: {fault}" for fault in _relays(graph, grid, image.width))
             yield from _ranges(f"flow.products.{name}.cols", grid.cols, image.width)
+            if grid.chain < 1:
+                yield f"flow.products.{name}.chain: {grid.chain}, expected 1 or more"
             second = grid.cols
         if len(grid.cores) != len(grid.rows) * len(second):
             yield f"flow.products.{name}.cores: {len(grid.cores)} for {len(grid.rows)} x {len(second)} places"

@@ -181,13 +181,15 @@ class DotGrid(StrictDataclass):
     Core (r, c) computes the lines `rows[r]` of the result, which are its heads, and of these the pixels `cols[c]`,
     which are its queries. Each core needs the other operand of its lines whole. `cores`: in order; columns change
     fastest; a core may come several times. `relays`: tensors of tokens that pass through these cores to the layers
-    behind the attention, so that they do not wait on the cores that made them.
+    behind the attention, so that they do not wait on the cores that made them. `chain`: number of successive cores of
+    a line of which the first gets the other operand from where it is made, and passes it on to the next.
     """
 
     rows: JsonArray[Range]
     cols: JsonArray[Range]
     cores: JsonArray[int]
     relays: JsonArray[str] = ()
+    chain: int = 1
 
     def places(self) -> Iterator[tuple[Range, Range, int]]:
         """Yields lines, pixels and core of each place of the grid."""
@@ -388,7 +390,8 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
             continue
         lines, pixels = (" ".join(map(_range, ranges)) for ranges in (grid.rows, grid.cols))
         relays = "".join(f", passes on %{tensor}" for tensor in grid.relays)
-        yield f"  %{name}: lines {lines} x pixels {pixels}, cores {' '.join(map(str, grid.cores))}{relays}"
+        chain = f", in chains of {grid.chain}" if grid.chain > 1 else ""
+        yield f"  %{name}: lines {lines} x pixels {pixels}, cores {' '.join(map(str, grid.cores))}{chain}{relays}"
 
 
 def _layer_lines(layer: LayerRecord) -> Iterator[str]:

@@ -36,6 +36,7 @@ from raptor.mapping.row_mapping import NothingStreamsError, PlannedDecision, Row
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, COMPARED_SAMPLE, StepOrder, compare_times
 from raptor.mapping.scheduling.sample_stages import estimate_staged_interval
 from raptor.mapping.transformer.cache_cores import spread_one_token
+from raptor.mapping.transformer.operand_chains import chain_products
 from raptor.target.arch import Target
 
 PRODUCT_FACTORS = 2.0, 0.5
@@ -97,6 +98,9 @@ MOST_TOKEN_ELEMENTS = 4_000_000
 
 Only the number of cores is searched for it, and the evaluation of ViT-tiny alone takes 4 s.
 """
+
+CHAIN_LENGTHS = 2, 4, 8
+"""Lengths of the chains of cores that pass an operand of a product on."""
 
 MOST_COMPARED_STEPS = 36_000
 """Largest number of scheduled steps of all decisions whose computes are compared with those of the best.
@@ -171,6 +175,7 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
             search.correct(replace(search.best.knobs, products=factor * knobs.products))
         search.spread_tokens()
         search.use_fewer_cores()
+        search.chain_products()
         search.use_idle_cores()
         best = search.best
         others = search.compared_decisions() if knobs.stages == 1 else ()
@@ -304,6 +309,14 @@ class _Search:
             self.evaluate(planned.decision, best.knobs)
             failures = failures + 1 if self.best is best else 0
             best = self.best
+
+    def chain_products(self) -> None:
+        """Evaluates the best decision so far with longer and longer chains of cores that pass operands on."""
+        for length in CHAIN_LENGTHS:
+            best = self.best
+            self.evaluate(chain_products(self.mapper.graph, best.decision, length), best.knobs)
+            if self.best is best:
+                return
 
     def use_idle_cores(self) -> None:
         """Evaluates decisions in which layers on the core with most work have idle cores, too, from the best one on.

@@ -4,6 +4,7 @@ from raptor.graph.ir import Dot, Node
 from raptor.mapping.decision import DotGrid, LineFlow, SharedDot
 from raptor.mapping.evaluation.cell_layout import CellLayout, CellLine, PlacedCell
 from raptor.mapping.evaluation.move_work import bring_region
+from raptor.mapping.evaluation.node_work import NodeWork, StepNeed
 from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.modes.line_streaming import Range
 from raptor.target.timing import ISSUE_NS, vector_ns
@@ -18,11 +19,14 @@ def add_product(walk: WorkWalk, node: Node, operator: Dot) -> None:
         return
     left, right = node.inputs
     channels, width = walk.image(left).channels, walk.image(right).width
+    places = find_places(walk, node, operator)
+    passed = _pass_operand(walk, node, places, chosen.chain) if chosen is not None and chosen.chain > 1 else []
     work = walk.start_work(node.output)
     lines: list[list[PlacedCell]] = [[] for _ in range(operator.batch)]
-    for line, cols, core in find_places(walk, node, operator):
+    for line, cols, core in places:
         bring_region(walk, work, left, line, (0, channels), cols, core)
-        bring_region(walk, work, right, line, (0, channels), (0, width), core)
+        if not passed:
+            bring_region(walk, work, right, line, (0, channels), (0, width), core)
         count = (cols[1] - cols[0]) * width
         work.compute_ns[core] += count * (vector_ns(walk.chip(left), channels, 2) + ISSUE_NS)
         lines[line].append(PlacedCell(*cols, core))
@@ -30,7 +34,32 @@ def add_product(walk: WorkWalk, node: Node, operator: Dot) -> None:
     cells: list[CellLine] = [tuple(tuple(sorted(line)) for _ in parts) for line in lines]
     walk.layouts[node.output] = layout = CellLayout(walk.image(node.output), parts, tuple(cells))
     work.steps = layout.rounds
-    work.needs = walk.needs_lines(node, work.steps)
+    work.needs = walk.needs_lines(node, work.steps) + [StepNeed(each, 0, 1, 0) for each in passed]
+
+
+def _pass_operand(walk: WorkWalk, node: Node, places: list[tuple[int, Range, int]], chain: int) -> list[NodeWork]:
+    """Adds the work that brings the second operand of a product to the first core of each chain, then to the next.
+
+    Returns the work of each place in the chains.
+    """
+    right = node.inputs[1]
+    image = walk.image(right)
+    needs = [StepNeed(made, 0, 1, made.steps - 1) for made in walk.makers_of(right)]
+    works: list[NodeWork] = []
+    for k in range(chain):
+        works.append(walk.start_work(node.output, 1, [StepNeed(each, 0, 1, 0) for each in works[-1:]] or needs))
+    on_line: dict[int, dict[int, None]] = {}
+    for line, _, core in places:
+        on_line.setdefault(line, {})[core] = None
+    for line, cores in on_line.items():
+        before = -1
+        for k, core in enumerate(cores):
+            if k % chain:
+                works[k % chain].send(walk.chip(right), before, core, image.width * image.channels)
+            else:
+                bring_region(walk, works[0], right, line, (0, image.channels), (0, image.width), core)
+            before = core
+    return works
 
 
 def _add_shared(walk: WorkWalk, node: Node, operator: Dot, chosen: SharedDot) -> None:

@@ -251,7 +251,7 @@ def cut_query_steps(grid: DotGrid, found: AttentionProduct, arch: Target, step_n
     ]
     width = len(grid.cols)
     cores = tuple(grid.cores[row * width + i] for row in range(len(grid.rows)) for i, _ in steps)
-    return DotGrid(grid.rows, tuple(cols for _, cols in steps), cores, grid.relays)
+    return replace(grid, cols=tuple(cols for _, cols in steps), cores=cores)
 
 
 def deal_queries(grid: DotGrid, copies: int) -> DotGrid:

@@ -437,9 +437,17 @@ class TokenLowering(LineLowering):
         channels, cols = self.image(left).channels, self.image(right).width
         made: MadeCells = {}
         self.products[node.output] = ProductUse(left, right, cols)
+        chosen = self.flow.products.get(node.output)
+        chain = chosen.chain if isinstance(chosen, DotGrid) else 1
+        held: dict[int, dict[int, Tile]] = {}
         for y, pixels, core in self.product_places(node):
             given = self.view(node, left, y, (0, channels), pixels, core)
-            other = self.view(node, right, y, (0, channels), (0, cols), core)
+            line = held.setdefault(y, {})
+            if core not in line and len(line) % chain:
+                line[core] = self.passed_on(node, y, [*line.values()][-1], core)
+            elif core not in line:
+                line[core] = self.view(node, right, y, (0, channels), (0, cols), core)
+            other = line[core]
             for p, (low, high) in enumerate(parts):
                 shape = 1, pixels[1] - pixels[0], high - low
                 tile = Tile(cell_name(node.output, y, p, pixels), *shape, self.element(node.output))
@@ -447,6 +455,13 @@ class TokenLowering(LineLowering):
                 self.emit_token(node, op, core, y / self.image(node.output).rows)
                 made.setdefault((y, p), []).append(LineCell(pixels, tile))
         self.bind_cells(node, parts, made)
+
+    def passed_on(self, node: Node, y: int, tile: Tile, core: int) -> Tile:
+        """Returns a copy on a core of the second operand of line `y` of a product, which is on the core before."""
+        copied = structs.replace(tile, name=f"{node.output}.r{y}.passed@{core}")
+        op = Copy(copied, tile, 0, 0, tile.elements)
+        self.emit(Compute(node.name, node.op_type, "", (), (op,), (copied,)), core, y / self.image(node.output).rows)
+        return copied
 
     def product_places(self, node: Node) -> Iterable[tuple[int, Range, int]]:
         """Yields line, pixels and core of each part of a product: as decided, else where the first operand is."""

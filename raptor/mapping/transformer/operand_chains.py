@@ -1,0 +1,38 @@
+"""Chains of cores that pass the second operand of a product of two computed tensors on, such as keys and values.
+
+Each core of an attention needs keys and values of all tokens. Where few cores make them, as for an attention over the
+pixels of an image, these send to all others, one after another. In chains, they send to the first core of each.
+"""
+
+from dataclasses import replace
+
+from raptor.graph.ir import Dot, Elementwise, Graph, Node, Rename, Softmax
+from raptor.mapping.decision import Decision, DotGrid, LineFlow
+
+
+def chain_products(graph: Graph, decision: Decision, length: int) -> Decision:
+    """Returns a decision in which products on a grid of cores, and those that follow on the same cores, have chains.
+
+    `length`: number of cores of a chain. Products with fewer columns of cores stay as they are.
+    """
+    if not isinstance(decision.flow, LineFlow):
+        return decision
+    products, grids = dict(decision.flow.products), dict[str, DotGrid]()
+    for node in graph.nodes:
+        chosen = decision.flow.products.get(node.output, grids.get(node.inputs[0]) if node.inputs else None)
+        if not isinstance(chosen, DotGrid):
+            continue
+        if isinstance(node.operator, Dot):
+            chosen = replace(chosen, relays=chosen.relays if node.output in products else ())
+            if len({*chosen.cores[: len(chosen.cols)]}) > length:
+                products[node.output] = replace(chosen, chain=length)
+        if _stays_in_place(graph, node):
+            grids[node.output] = chosen
+    return replace(decision, flow=replace(decision.flow, products=products))
+
+
+def _stays_in_place(graph: Graph, node: Node) -> bool:
+    """True if each pixel of a node's result is computed where the same pixel of its first operand is."""
+    first, made = (graph.tensors[name].image for name in (node.inputs[0], node.output))
+    same = (first.rows, first.width) == (made.rows, made.width)
+    return same and isinstance(node.operator, Dot | Elementwise | Softmax | Rename)
