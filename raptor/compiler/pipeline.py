@@ -213,7 +213,7 @@ def complete(
 ) -> Completed:
     """Decides what depends on the computes: refinement, placement, and order of work, the latter by `aim`.
 
-    Of several decisions (`MappedGraph.others`), the one with the best order is kept. What a decision has of these stays.
+    Of several decisions (`MappedGraph.others`), the one with the best order is kept. What a decision has stays.
     Results of passes are not checked here, but where they are lowered. Raises `CapacityError` if the chip is too small,
     and `UserError` as `run_lowering` does.
     """

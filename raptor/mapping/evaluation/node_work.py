@@ -46,7 +46,8 @@ class NodeWork:
     A step is a line of the result if the node works by line. `needs`: the work of each operand, and which of its steps
     each step needs (`StepNeed`). compute_ns: time of vector units and crossbars by core. messages: keyed by (sender,
     receiver). memory: loads and stores by core. spans: the steps of a core, or of the messages to a core from a sender,
-    where these are not all steps: such as a lane of the lines.
+    where these are not all steps: such as a lane of the lines. at_once: True if a core does its part of a step as one
+    compute, during which it exchanges no messages, however long that takes.
     """
 
     name: str
@@ -57,6 +58,7 @@ class NodeWork:
     messages: dict[tuple[int, int], MessageSum] = field(default_factory=dict[tuple[int, int], MessageSum])
     memory: dict[int, MemorySum] = field(default_factory=dict[int, MemorySum])
     spans: dict[int | tuple[int, int], Range] = field(default_factory=dict[int | tuple[int, int], Range])
+    at_once: bool = False
 
     def widen_span(self, place: int | tuple[int, int], steps: Range) -> None:
         """Adds steps to the span of a core, or of (sender, receiver)."""

@@ -22,6 +22,7 @@ def add_product(walk: WorkWalk, node: Node, operator: Dot) -> None:
     places = find_places(walk, node, operator)
     passed = _pass_operand(walk, node, places, chosen.chain) if chosen is not None and chosen.chain > 1 else []
     work = walk.start_work(node.output)
+    work.at_once = True
     lines: list[list[PlacedCell]] = [[] for _ in range(operator.batch)]
     for line, cols, core in places:
         bring_region(walk, work, left, line, (0, channels), cols, core)
@@ -46,7 +47,7 @@ def _pass_operand(walk: WorkWalk, node: Node, places: list[tuple[int, Range, int
     image = walk.image(right)
     needs = [StepNeed(made, 0, 1, made.steps - 1) for made in walk.makers_of(right)]
     works: list[NodeWork] = []
-    for k in range(chain):
+    for _ in range(chain):
         works.append(walk.start_work(node.output, 1, [StepNeed(each, 0, 1, 0) for each in works[-1:]] or needs))
     on_line: dict[int, dict[int, None]] = {}
     for line, _, core in places:

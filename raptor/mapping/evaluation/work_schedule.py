@@ -106,7 +106,8 @@ def _make_round(work: NodeWork, first: int, most: int, number: dict[int, int]) -
     for core in own:
         memory, ns = work.memory.get(core, MemorySum()), work.compute_ns.get(core, 0.0)
         span = _rounds_of(work, core, count)
-        pieces = max(1, min(MOST_PIECES, int(ns / (span[1] - span[0]) / LONGEST_STEP_NS)))
+        short = 1 if work.at_once else int(ns / (span[1] - span[0]) / LONGEST_STEP_NS)
+        pieces = max(1, min(MOST_PIECES, short))
         begin[core], end[core] = len(rows), len(rows) + pieces - 1
         chains += ((k, k + 1) for k in range(begin[core], end[core]))
         rows.append((core, -1, span, (0.0, 0.0, 0.0, memory.rest_ns, ns / pieces, memory.port_ns)))
