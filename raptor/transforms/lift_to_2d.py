@@ -112,7 +112,7 @@ def _lifted(graph: Graph) -> set[str]:
 
 
 def _beside_images(graph: Graph) -> set[str]:
-    """Returns the signals and volumes that moves or pools make of images, or images of them.
+    """Returns the signals and volumes that moves, pools or renames make of images, or images of them.
 
     Operands of products of two computed tensors are none: they are read as views.
     """

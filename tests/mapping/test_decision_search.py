@@ -47,7 +47,7 @@ def searched(mapped: MappedGraph, chip: Target) -> Decision:
 def simulated(mapped: MappedGraph, decision: Decision, chip: Target) -> ProgramCost:
     layers = {key: record or decision.layers[key] for key, record in mapped.decision.rewrites.layers.items()}
     chosen = replace(decision, layers=layers, pace=mapped.decision.pace)
-    done = complete(replace(mapped, decision=chosen, first=None), chip, aim=BALANCED_OBJECTIVE)
+    done = complete(replace(mapped, decision=chosen, others=()), chip, aim=BALANCED_OBJECTIVE)
     lowered = run_lowering(done.mapped, chip, known=done.known)
     return simulate_objective("throughput", lowered.program, generate_code(lowered, PIMSIM_BACKEND), chip)
 
@@ -88,7 +88,7 @@ def test_decisions_are_compared_by_their_interval_with_stages(monkeypatch: pytes
     busy_ns = evaluate(mapped.graph, first.decision, chip).bounds.busy_ns
     second = mapper.plan(knobs, decision_search.next_corrections({}, first, busy_ns))
     found = [search_rows(mapped.graph, chip, PlanCache(), replace(knobs, stages=n)) for n in (3, 1)]
-    assert found[0] == (second.decision, None)
+    assert found[0] == (second.decision,)
     assert found[1][0] != second.decision
     assert {*most} == {3}
     assert len(most) > 2
@@ -145,16 +145,27 @@ def test_more_cores_do_not_slow_a_table_with_many_readers() -> None:
     assert times[1].latency_ns <= 1.1 * times[0].latency_ns
 
 
-def test_a_better_order_keeps_a_decision() -> None:
-    """Two decisions about a small graph are compared by their computes; the first stays unless the other is better."""
+def test_the_best_of_several_decisions_by_their_computes_is_kept() -> None:
     chip = bench(64)
     mapped = first_mapping("squeezenet", chip, image_size=32, width=1)
-    slow = map_rows(mapped.graph, chip.with_places(range(16)), PlanCache())
-    slow = replace(slow, pace=mapped.decision.pace)
-    for chosen, first in ((mapped.decision, slow), (slow, mapped.decision)):
-        done = complete(replace(mapped, decision=chosen, first=first), chip, aim=BALANCED_OBJECTIVE)
-        assert {*done.mapped.decision.cores} == {*mapped.decision.cores}
-        assert done.mapped.first is None
+    slow, slower = (map_rows(mapped.graph, chip.with_places(range(n)), PlanCache()) for n in (16, 8))
+    slow, slower = (replace(each, pace=mapped.decision.pace) for each in (slow, slower))
+    best = mapped.decision
+    for chosen, *others in ((best, slow, slower), (slow, best, slower), (slower, slow, best), (slow,)):
+        done = complete(replace(mapped, decision=chosen, others=(*others,)), chip, aim=BALANCED_OBJECTIVE)
+        assert {*done.mapped.decision.cores} == {*(best if best in (chosen, *others) else slow).cores}
+        assert done.mapped.others == ()
+
+
+def test_others_are_the_first_decision_and_those_near_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    chip = bench(64)
+    mapped = first_mapping("squeezenet", chip, image_size=32, width=1)
+    found = search_rows(mapped.graph, chip, PlanCache(), DEFAULT_KNOBS)
+    assert 2 <= len(found) <= 1 + decision_search.MOST_COMPARED
+    assert len({*map(str, found)}) == len(found)
+    assert map_rows(mapped.graph, chip, PlanCache()) in found
+    monkeypatch.setattr(decision_search, "MOST_COMPARED_STEPS", 0)
+    assert search_rows(mapped.graph, chip, PlanCache(), DEFAULT_KNOBS) == found[:1]
 
 
 def test_growth_of_a_time_counts_twice_if_both_count() -> None:

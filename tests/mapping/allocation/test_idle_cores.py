@@ -47,7 +47,7 @@ def test_a_wide_layer_gets_idle_cores():
     """The first layer fills one core, which multiplies by 16 tiles of outputs one after another."""
     arch = load_chip(ChipOptions(arch="bench", cores=60))
     first = mapped(perceptron(100, 2000, 100), arch)
-    found, _ = search_rows(first.graph, arch, PlanCache(), DEFAULT_KNOBS)
+    found, *_ = search_rows(first.graph, arch, PlanCache(), DEFAULT_KNOBS)
     assert len(used(found)) > 1.5 * len(used(first.decision))
     before, after = (evaluate(first.graph, each, arch) for each in (first.decision, found))
     assert after.latency_ns * after.interval_ns < 0.7 * before.latency_ns * before.interval_ns
