@@ -8,14 +8,18 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto
 
+from benchmarks.programs.slow_models import build_model
 from raptor.compiler.pipeline import MappedGraph, prepare_graph, rewrite_and_map
 from raptor.frontend import load
 from raptor.mapping.decision import Decision, DotGrid
 from raptor.mapping.evaluation.decision_work import decision_work
+from raptor.mapping.evaluation.work_schedule import LONGEST_STEP_NS, schedule_work
 from raptor.mapping.mapping_file import make_mapping_file
 from raptor.mapping.strategies import ROWS
 from raptor.mapping.transformer.operand_chains import chain_products
 from raptor.options import ChipOptions
+from raptor.spatial.operation_costs import CostModel
+from raptor.spatial.operations import Dot
 from raptor.target.arch import Target, load_chip
 from tests.mapping.evaluation.test_decision_work import counted, sent
 from tests.mapping.transformer.test_attention_forms import of_an_image, one_head
@@ -94,3 +98,14 @@ def test_a_chain_without_cores_is_refused():
     decision = replace(first.decision, flow=replace(flow, products=broken))
     found = [*faults(decision, prepare_graph(load(model).graph, arch), arch)]
     assert any("chain: 0, expected 1 or more" in fault for fault in found)
+
+
+def test_a_core_multiplies_without_a_pause():
+    """A product of some queries with all keys is one compute, so it is one step however long it takes."""
+    done = passes(build_model("attention_few"), arch="bench", cores=64, mapping="rows")
+    costs = CostModel(done.arch, done.spatial.filters)
+    products = (op for compute in done.spatial.computes for op in compute.body if isinstance(op, Dot))
+    longest_ns = max(costs.op_ns(op, done.spatial.computes[0]) for op in products)
+    assert longest_ns > 2 * LONGEST_STEP_NS
+    steps = schedule_work(decision_work(done.chosen, done.decision, done.arch), done.arch, most=1)
+    assert steps.work_ns.max() >= 0.9 * longest_ns
