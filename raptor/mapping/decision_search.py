@@ -361,7 +361,8 @@ class _Search:
             if knobs.stages > 1:
                 base = StepOrder(patience_ns, COMPARED_SAMPLE)
                 interval_ns = min(interval_ns, estimate_staged_interval(steps, base, int(knobs.stages)))
-            return EvaluatedDecision(decision, knobs, corrections or {}, bounds, latency_ns, interval_ns, len(steps.core))
+            times_ns = latency_ns, interval_ns
+            return EvaluatedDecision(decision, knobs, corrections or {}, bounds, *times_ns, len(steps.core))
 
         self.evaluated.append(self.pool.submit(scheduled))
         self.known.append((decision, (bounds, self.evaluated[-1])))

@@ -73,17 +73,18 @@ def test_two_lanes_of_all_high_layers_have_a_shorter_interval() -> None:
     assert times_ns[0] < 0.98 * times_ns[1]
 
 
-def test_cores_move_to_layers_that_others_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cores that the busiest layers do not need go where they shorten the latency. For the interval alone, none move."""
+@pytest.mark.parametrize(("name", "share"), [("squeezenet", 0.85), ("resnet18", 0.97)])
+def test_cores_move_to_layers_that_others_wait_for(name: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cores go where they shorten the latency; of ResNet-18, by corrected work only. For the interval, none move."""
     chip = bench(100)
-    mapped = first_mapping("squeezenet", chip, image_size=64)
+    mapped = first_mapping(name, chip, image_size=64)
     quick = replace(DEFAULT_KNOBS, latency=0.0)
     moved, unmoved = (search_rows(mapped.graph, chip, PlanCache(), knobs)[0] for knobs in (DEFAULT_KNOBS, quick))
     monkeypatch.setattr(decision_search, "MOST_REBALANCED_STEPS", -1)
     fixed, same = (search_rows(mapped.graph, chip, PlanCache(), knobs)[0] for knobs in (DEFAULT_KNOBS, quick))
     before, after = (evaluate(mapped.graph, decision, chip) for decision in (fixed, moved))
     assert unmoved == same
-    assert after.latency_ns < 0.85 * before.latency_ns
+    assert after.latency_ns * after.interval_ns < share * before.latency_ns * before.interval_ns
     assert after.interval_ns < 1.02 * before.interval_ns
 
 
