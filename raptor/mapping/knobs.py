@@ -54,6 +54,8 @@ class TuningKnobs:
     get their cores by it, too. `neighbours`: assumed load of a pair of neighbouring layers on shared cores, relative to
     its work; 0: no pairs share cores. `lanes`: largest number of lanes of a layer (`LineGrid`) in the first decision of
     a search. `aligned_lines`: above 0, all layers with at least so many output lines have `lanes` lanes, others none.
+    `line_latency`: weight of the latency, estimated line by line, for which cores move between streamed layers after
+    they are divided by their work; a `latency` above 1 takes its place.
     `stages`: largest number of stages with which a search compares decisions; 1: without stages.
 
     Measured (docs/lab/performance.md), latency and interval as geometric means of six models on 64 and 200 cores,
@@ -72,10 +74,14 @@ class TuningKnobs:
     neighbours: float = 1.0
     lanes: float = 1.0
     aligned_lines: float = 0.0
+    line_latency: float = 0.0
     stages: float = 1.0
 
 
 DEFAULT_KNOBS = TuningKnobs()
+
+MAY_BE_0 = "latency", "neighbours", "aligned_lines", "line_latency"
+"""Knobs that turn something off if they are 0."""
 
 
 def chip_patience_ns(arch: Target, knobs: TuningKnobs = DEFAULT_KNOBS) -> float:
@@ -97,8 +103,8 @@ def parse_knobs(given: object) -> TuningKnobs:
 
 
 def _number(name: str, value: object) -> float:
-    """Checks a knob: `share` is 0.01 to 1; `latency`, `neighbours`, `aligned_lines` may be 0, others may not."""
-    least = {"latency": 0.0, "neighbours": 0.0, "aligned_lines": 0.0, "share": 0.01}.get(name, 1e-3)
+    """Checks a knob: `share` is 0.01 to 1; some may be 0, others may not."""
+    least = {"share": 0.01, **dict.fromkeys(MAY_BE_0, 0.0)}.get(name, 1e-3)
     found = parse_finite("knobs", value, least)
     if name == "share" and found > 1:
         raise argument_error("knobs", value, "a share of the cores, of 0.01 to 1")

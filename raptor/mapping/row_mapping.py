@@ -376,8 +376,9 @@ def _divide(
     available = max(division.cores, cores - int(arch.usable_cores * (1 - knobs.share)))
     if knobs.neighbours:
         division = share_in_pairs(graph, task.plans, division, available, arch.xbars_per_core, knobs.neighbours)
-    if knobs.latency > 1:
-        division = rebalance_cores(graph, division, available, knobs.latency)
+    weight = knobs.latency if knobs.latency > 1 else knobs.line_latency
+    if weight:
+        division = rebalance_cores(graph, division, available, weight)
     return division.placed()
 
 
