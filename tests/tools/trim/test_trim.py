@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from numpy.typing import NDArray
 
 import raptor
 from models.trained import MODEL, load_images
@@ -137,7 +138,7 @@ def test_each_core_is_trimmed_by_itself(folder: Path, program: LoadedProgram):
     assert errors[0].after < errors[0].before / 3
 
 
-def fit_one(layer: files.TrimmedLayer, found: Floats, wanted: Floats) -> Trim:
+def fit_one(layer: files.TrimmedLayer, found: NDArray[Any], wanted: NDArray[Any]) -> Trim:
     """Returns the trim of a layer of one part, from sums [samples, channels]."""
     (trim,) = fit_trims(layer, [found[:, None]], [wanted[:, None]])
     return trim
@@ -221,8 +222,10 @@ def make_layer(copies: int = 1) -> files.TrimmedLayer:
         tiles=tiles,
     )
     limits = {"low": -100_000, "high": 100_000, "most_gain": 2047, "most_bias": 102_400_512}
-    one = {"channels": (0, 3), "gain": 0, "gain_bytes": 2, "bias": 6, "gains": (1024,) * 3, "biases": (512,) * 3}
-    parts = tuple(files.TrimmedPart(tiles=(n,), **one) for n in range(copies))
+    values: dict[str, Any] = {"gains": (1024,) * 3, "biases": (512,) * 3}
+    parts = tuple(
+        files.TrimmedPart(channels=(0, 3), tiles=(n,), gain=0, gain_bytes=2, bias=6, **values) for n in range(copies)
+    )
     return files.TrimmedLayer(sums=probe, shift=10, parts=parts, **limits)
 
 
