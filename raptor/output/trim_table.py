@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from raptor.graph.requantise.vector_program import TrimStage
 from raptor.output import files
 from raptor.output.machine_files import CodeFacts
+from raptor.output.trim_files import TrimmedLayer, TrimmedPart, TrimTable
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.pim.ir import TensorTrace
 from raptor.pim.operations import Buffer
@@ -18,19 +19,17 @@ from raptor.target.chip_elements import bytes_of
 from raptor.target.tensor_layout import TensorRegion
 
 
-def make_trim_table(
-    graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, facts: CodeFacts
-) -> files.TrimTable:
+def make_trim_table(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, facts: CodeFacts) -> TrimTable:
     """Returns the layers whose sums are requantised with a trim stage, as compiled: nothing is trimmed.
 
     A layer whose constants do not follow its channels, as in a graph whose columns are turned to rows, is left out.
     """
     places = _constant_places(graph, memory)
     layers = (_layer(trace, places, program, facts) for trace in program.traces)
-    found: dict[str, files.TrimmedLayer] = {}
+    found: dict[str, TrimmedLayer] = {}
     for layer in (layer for layer in layers if layer is not None):
         found.setdefault(layer.sums.tensor, layer)  # two tensors of the model may be one in the program
-    return files.TrimTable(layers=tuple(found.values()))
+    return TrimTable(layers=tuple(found.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def _constant_places(graph: SpatialGraph, memory: GlobalMemory) -> Mapping[str, 
 
 def _layer(
     trace: TensorTrace, places: Mapping[str, _Place], program: PimProgram, facts: CodeFacts
-) -> files.TrimmedLayer | None:
+) -> TrimmedLayer | None:
     """Returns the entry of the layer whose sums are requantised to a tensor; None if there is none."""
     found = [*_sums(trace, places, program, facts)]
     if len(found) < len(trace.regions) or not found:
@@ -81,7 +80,7 @@ def _layer(
         turned=trace.image.turned,
         tiles=tuple(tile.probe for tile in found),
     )
-    return files.TrimmedLayer(
+    return TrimmedLayer(
         sums=sums,
         shift=stage.shift,
         low=stage.low,
@@ -92,10 +91,10 @@ def _layer(
     )
 
 
-def _part(tile: _TrimmedTile, numbers: Sequence[int]) -> files.TrimmedPart:
+def _part(tile: _TrimmedTile, numbers: Sequence[int]) -> TrimmedPart:
     """Returns the part of a layer that has the gains and biases of a tile, as compiled. `numbers`: of its tiles."""
     channels = tile.probe.region.channel_count
-    return files.TrimmedPart(
+    return TrimmedPart(
         channels=tile.probe.channels,
         tiles=tuple(numbers),
         gain=tile.gain.address,

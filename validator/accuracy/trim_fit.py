@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.output.files import TrimmedLayer
+from raptor.output.trim_files import TrimmedLayer
 from validator.program.trim_constants import Trim
 
 Floats = npt.NDArray[np.float64]

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.output.files import ProbeList, TrimmedLayer, TrimmedPart
+from raptor.output.files import ProbeList
+from raptor.output.trim_files import TrimmedLayer, TrimmedPart
 from validator.accuracy.labelled_data import LabelledData
 from validator.accuracy.sample_scores import run_layer_tensors
 from validator.accuracy.trim_fit import fit_trims

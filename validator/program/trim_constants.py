@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.output import files
-from raptor.output.files import TrimmedLayer, TrimmedPart, TrimTable
+from raptor.output.trim_files import TrimmedLayer, TrimmedPart, TrimTable
 from validator.program.program import LoadedProgram
 
 Ints = npt.NDArray[np.int64]

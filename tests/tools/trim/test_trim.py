@@ -18,6 +18,7 @@ from models.trained import MODEL, load_images
 from raptor.common.errors import UserError
 from raptor.device.server import started
 from raptor.output import files
+from raptor.output.trim_files import TrimmedLayer, TrimmedPart
 from raptor.target.arch import read_stored_target
 from raptor.target.device_file import load_device
 from raptor.tools.cli.app import build_commands
@@ -138,7 +139,7 @@ def test_each_core_is_trimmed_by_itself(folder: Path, program: LoadedProgram):
     assert errors[0].after < errors[0].before / 3
 
 
-def fit_one(layer: files.TrimmedLayer, found: NDArray[Any], wanted: NDArray[Any]) -> Trim:
+def fit_one(layer: TrimmedLayer, found: NDArray[Any], wanted: NDArray[Any]) -> Trim:
     """Returns the trim of a layer of one part, from sums [samples, channels]."""
     (trim,) = fit_trims(layer, [found[:, None]], [wanted[:, None]])
     return trim
@@ -210,7 +211,7 @@ def test_one_sample_gives_all_copies_one_bias():
     assert len({tuple(trim[1].tolist()) for trim in trims}) == 1
 
 
-def make_layer(copies: int = 1) -> files.TrimmedLayer:
+def make_layer(copies: int = 1) -> TrimmedLayer:
     """Makes a layer of three channels; each copy of a channel is on a core of its own."""
     tiles = tuple(files.ProbeTile(channels=(0, 3), rows=(n, n + 1), core=n, pc=0, address=0) for n in range(copies))
     probe = files.TensorProbe(
@@ -224,9 +225,9 @@ def make_layer(copies: int = 1) -> files.TrimmedLayer:
     limits = {"low": -100_000, "high": 100_000, "most_gain": 2047, "most_bias": 102_400_512}
     values: dict[str, Any] = {"gains": (1024,) * 3, "biases": (512,) * 3}
     parts = tuple(
-        files.TrimmedPart(channels=(0, 3), tiles=(n,), gain=0, gain_bytes=2, bias=6, **values) for n in range(copies)
+        TrimmedPart(channels=(0, 3), tiles=(n,), gain=0, gain_bytes=2, bias=6, **values) for n in range(copies)
     )
-    return files.TrimmedLayer(sums=probe, shift=10, parts=parts, **limits)
+    return TrimmedLayer(sums=probe, shift=10, parts=parts, **limits)
 
 
 def test_constants_alone_change(folder: Path, tmp_path: Path):
