@@ -15,6 +15,7 @@ from raptor.compiler.analysis.inspection import ModelInspection
 from raptor.mapping.mapping_file import MappingFile
 from raptor.output import decoder_files, files, repair_files, resident_files, round_files
 from raptor.output.compile_report import CompileReport
+from raptor.output.trim_files import TrimTable
 from raptor.target.arch.pimsim_schema import ArchFile
 from raptor.target.chip_file import ChipFile
 from raptor.target.device_file import DeviceFile
@@ -34,7 +35,7 @@ FILE_CLASSES: dict[str, type[BaseModel]] = {
     files.CONFIG: files.SimulatorConfig,
     files.MEMORY: files.MemoryMap,
     files.LAYERS: files.ProbeList,
-    files.TRIM: files.TrimTable,
+    files.TRIM: TrimTable,
     files.STEPS: files.StepTable,
     files.MAPPING: MappingFile,
     files.REPORT: CompileReport,

@@ -316,7 +316,7 @@ def _warnings(
         *([describe_loss(arch)] if arch.defects else []),
         *notes,
         *flip_notes(graph),
-        *_trim_notes(graph, options.numbers),
+        *_trim_notes(graph, program, options.numbers),
         *pim.memory_warnings(program, arch),
         *_delay_notes(program),
     )
@@ -422,8 +422,14 @@ def _delay_notes(program: pim.PimProgram) -> Iterator[str]:
         )
 
 
-def _trim_notes(graph: Graph, options: NumberOptions) -> Iterator[str]:
-    if options.trimmable:
+def _trim_notes(graph: Graph, program: pim.PimProgram, options: NumberOptions) -> Iterator[str]:
+    """Yields a warning for layers of a trimmable program that have no trim: all, if no sums can be watched."""
+    if options.trimmable and not program.traces:
+        yield (
+            f"{spell_option('trimmable', True)}: no layer can be trimmed, because samples overlap, so that the sums of "
+            f"one are never there together; {spell_option('overlap', 1)} keeps samples apart"
+        )
+    elif options.trimmable:
         yield from trim_notes(graph)
 
 

@@ -261,48 +261,6 @@ class ProbeList(StrictSchema):
     probes: JsonArray[TensorProbe]
 
 
-class TrimConstants(StrictSchema):
-    """Gains and biases of a range of channels among the constants: addresses of a word for each channel.
-
-    A gain has `gain_bytes` bytes, a bias 4; both are in two's complement, the low byte first.
-    """
-
-    channels: Range
-    gain: Address
-    gain_bytes: Annotated[int, Field(ge=1, le=4)]
-    bias: Address
-
-
-class TrimmedLayer(StrictSchema):
-    """A layer whose sums x a chip can trim: x' = clamp((x * gain + bias) >> `shift`, `low`, `high`).
-
-    `sums`: where the untrimmed sums can be read while the program runs. `gains`, `biases`: present values of each
-    channel; as compiled, 2^`shift` and half of that. `most_gain`, `most_bias`: largest absolute values that fit.
-    """
-
-    sums: TensorProbe
-    shift: Annotated[int, Field(ge=1, le=30)]
-    low: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
-    high: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
-    most_gain: Annotated[int, Field(ge=1, le=2**31 - 1)]
-    most_bias: Annotated[int, Field(ge=1, le=2**31 - 1)]
-    constants: JsonArray[TrimConstants]
-    gains: JsonArray[Annotated[int, Field(ge=0, le=2**31 - 1)]]
-    biases: JsonArray[Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]]
-
-
-class TrimTable(StrictSchema):
-    """`trim.json`: the layers that can be trimmed, in the order of computation.
-
-    `chip`: what the program is trimmed for; null as compiled. `samples`: inputs that it was trimmed with.
-    """
-
-    version: Literal[1] = FORMAT_VERSION
-    layers: JsonArray[TrimmedLayer]
-    chip: str | None = None
-    samples: Count = 0
-
-
 class CoreSteps(StrictSchema):
     """The steps of a core: step k has the instructions from `ends[k - 1]` (0 for the first) up to `ends[k]`.
 

@@ -67,7 +67,7 @@ class ValueNumbering:
     def constant(self, tile: ConstantTile) -> int:
         """Returns the number of a constant. Equal constants share one."""
         address = self.memory.constants[tile.name]
-        number = self.shared(structs.replace(make_slot(tile, 0), name=_constant_name(address, tile)))
+        number = self.shared(structs.replace(make_slot(tile, 0), name=constant_name(address, tile)))
         self.address[number] = address
         return number
 
@@ -78,7 +78,7 @@ class ValueNumbering:
         return addresses
 
 
-def _constant_name(address: int, tile: ConstantTile) -> str:
+def constant_name(address: int, tile: ConstantTile) -> str:
     """Returns the name of a constant's buffer. Equal bytes may be constants of different types and lengths."""
     stem = f"const@{address}"
     return stem if tile.element == MODELLED_FLOAT else f"{stem}.{tile.elements}x{tile.element}"

@@ -12,7 +12,7 @@ from docgen.package_layers import PACKAGE_LAYERS, ROOT, find_imports, find_modul
 FOR_VALIDATOR = (
     *("raptor.common", "raptor.target"),
     *("raptor.output.files", "raptor.output.decoder_files", "raptor.output.repair_files"),
-    *("raptor.output.resident_files", "raptor.output.round_files"),
+    *("raptor.output.resident_files", "raptor.output.round_files", "raptor.output.trim_files"),
 )
 """The judge shares no decision with the compiler: errors and other basics, the target, the schemas of files."""
 _LONG = {"raptor.mapping.transformer.token_cores"}

@@ -22,9 +22,9 @@ from raptor.output.files import (
     TensorCoding,
     TensorPlace,
     TensorProbe,
-    TrimTable,
 )
 from raptor.output.resident_files import ResidentMap, ResidentState
+from raptor.output.trim_files import TrimTable
 from raptor.target import encoding
 from raptor.target.arch import Target, read_stored_target
 from raptor.target.isa import RECORD, Records

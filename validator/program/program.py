@@ -18,9 +18,9 @@ from raptor.output.files import (
     ProbeList,
     SimulatorConfig,
     TensorPlace,
-    TrimTable,
 )
 from raptor.output.resident_files import ResidentState
+from raptor.output.trim_files import TrimTable
 from raptor.target.isa import Records
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from raptor.mapping.search_trial import ProgramCost
 from raptor.output import file_contents, files, resident_files
 from raptor.output.crossbar_matrices import CrossbarMatrices
 from raptor.output.machine_files import CodeFacts, Content, FileForms
+from raptor.output.trim_files import TrimTable
 from raptor.output.trim_table import make_trim_table
 from raptor.output.writer import ProgramArtifacts
 from raptor.pim import PimProgram
@@ -48,7 +49,7 @@ class PimsimFiles:
     weights: Mapping[int, CrossbarMatrices]
     auxiliary: Mapping[str, Mapping[int, isa.Records]]
     resident: resident_files.ResidentMap | None = None
-    trim: files.TrimTable | None = None
+    trim: TrimTable | None = None
 
     @property
     def folders(self) -> tuple[str, ...]:

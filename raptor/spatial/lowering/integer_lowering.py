@@ -18,12 +18,19 @@ Ints = npt.NDArray[np.int64]
 TRIM_LABELS = ("gain", "bias")
 """First words of the labels of constants of a trim stage, by the number of the step."""
 
+CoreOf = Callable[[Tile], int | None]
+"""Returns the core that holds a tile; None if it is in global memory."""
+
 MakeTileOp = Callable[[Tile, list[Tile], TensorRegion], BodyOp]
 """(result, operands, region of the result) -> the operation that computes one tile."""
 
 
-def requantise_op(operator: ir.Requantise) -> MakeTileOp:
-    """Returns a function that makes the requantisation of one tile. Tiles of equal parameters share constant tables."""
+def requantise_op(operator: ir.Requantise, core_of: CoreOf | None = None) -> MakeTileOp:
+    """Returns a function that makes the requantisation of one tile. Tiles of equal parameters share constant tables.
+
+    `core_of`: of an operand. With it, a trim stage has gains and biases for each core, because each core has cells of
+    its own, with errors of their own; tiles of all cores share them otherwise.
+    """
     recipe = operator.recipe
     if isinstance(recipe, VrequantParams):
         return _at_once_op(operator, recipe)
@@ -32,10 +39,11 @@ def requantise_op(operator: ir.Requantise) -> MakeTileOp:
 
     def make(result: Tile, operands: list[Tile], region: TensorRegion) -> BodyOp:
         classes = operator.row_class[slice(*region.rows)]
-        key = region.channels, region.cols, classes.tobytes()
+        core = core_of(operands[recipe.trim.operand]) if recipe.trim and core_of else None
+        key = region.channels, region.cols, classes.tobytes(), core
         if key not in known:
             bits = tuple(operand.element.bits for operand in operands)
-            known[key] = _tables(recipe, bits, result, region, classes)
+            known[key] = _tables(recipe, bits, result, region, classes, core)
         tables, index = known[key]
         return Requantise(result, tuple(operands), tables, index, recipe)
 
@@ -43,11 +51,17 @@ def requantise_op(operator: ir.Requantise) -> MakeTileOp:
 
 
 def _tables(
-    recipe: RequantiseRecipe, bits: tuple[int, ...], result: Tile, region: TensorRegion, classes: Ints
+    recipe: RequantiseRecipe,
+    bits: tuple[int, ...],
+    result: Tile,
+    region: TensorRegion,
+    classes: Ints,
+    core: int | None,
 ) -> tuple[tuple[ConstantTile, ...], Ints]:
     """Returns the distinct constant vectors of a tile, and their index, as in `Requantise`.
 
-    bits: stored bits of the operands. classes: the class of each row of the tile, as in `Requantise.row_class`.
+    bits: stored bits of the operands. classes: the class of each row of the tile, as in `Requantise.row_class`. core:
+    tiles of other cores have gains and biases of their own; None: all tiles share them.
     """
     steps = recipe.steps
     tables: dict[tuple[object, ...], ConstantTile] = {}
@@ -57,7 +71,7 @@ def _tables(
         if not isinstance(step.right, int) and step.op not in ("max", "min"):
             vector = _vector(step.right, kind, result, region)
             element = table_type(recipe, k, bits)
-            label = _label(recipe, k, region.channels)
+            label = _label(recipe, k, region, core)
             content = element.bits, vector.shape, vector.tobytes(), label
             if content not in tables:
                 order[content] = len(tables)
@@ -66,11 +80,11 @@ def _tables(
     return tuple(tables.values()), index
 
 
-def _label(recipe: RequantiseRecipe, number: int, channels: tuple[int, int]) -> str:
-    """Returns the label of the gains or biases of a trim stage for a range of channels; empty for other constants."""
+def _label(recipe: RequantiseRecipe, number: int, region: TensorRegion, core: int | None) -> str:
+    """Returns the label of the gains or biases of a trim stage; empty for other constants."""
     if recipe.trim is None or number >= len(TRIM_LABELS):
         return ""
-    return f"{TRIM_LABELS[number]} {channels[0]} {channels[1]} {recipe.trim.tensor}"
+    return f"{TRIM_LABELS[number]} {region.channels} {core} {recipe.trim.tensor}"
 
 
 def _vector(constants: npt.NDArray[np.integer], kind: int, result: Tile, region: TensorRegion) -> Ints:

@@ -163,7 +163,7 @@ class LineLowering(StreamedLines):
         lead, rows = self.lead(node), image.rows
         assert lead is not None
         parts = self.parts_of[node.output]
-        make = tile_op_maker(operator, short=is_token_layout(image))
+        make = tile_op_maker(operator, short=is_token_layout(image), core_of=self.residency.core_of)
         made: MadeCells = {}
         alike = {name for name in node.inputs if self.same_pixels(name, node.output)}
         for y, p, cell in self.mapped(node, self.with_channel_ranges(lead, parts)):

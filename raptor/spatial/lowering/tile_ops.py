@@ -13,7 +13,7 @@ from raptor.graph.ir import (
 )
 from raptor.mapping.modes.line_streaming import Range
 from raptor.spatial.compute_op import BodyOp
-from raptor.spatial.lowering.integer_lowering import MakeTileOp, bound_op, lookup_op, requantise_op
+from raptor.spatial.lowering.integer_lowering import CoreOf, MakeTileOp, bound_op, lookup_op, requantise_op
 from raptor.spatial.operations import UNIT_WEIGHT, ZERO_WEIGHT, Vector
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Pool as PoolTile
@@ -30,8 +30,13 @@ def broadcast_op(result: Tile, given: Tile) -> MoveTile[Tile]:
     return MoveTile(result, (given,), runs)
 
 
-def tile_op_maker(operator: Stencil | Pool | Map | Requantise | Bound | Lookup, *, short: bool = False) -> MakeTileOp:
-    """Returns a function that makes the operation of one tile. `short`: see `map_op`."""
+def tile_op_maker(
+    operator: Stencil | Pool | Map | Requantise | Bound | Lookup,
+    *,
+    short: bool = False,
+    core_of: CoreOf | None = None,
+) -> MakeTileOp:
+    """Returns a function that makes the operation of one tile. `short`: see `map_op`; `core_of`: `requantise_op`."""
     match operator:
         case Stencil():
             return stencil_op(operator)
@@ -40,7 +45,7 @@ def tile_op_maker(operator: Stencil | Pool | Map | Requantise | Bound | Lookup, 
         case Map():
             return map_op(operator, short=short)
         case Requantise():
-            return requantise_op(operator)
+            return requantise_op(operator, core_of)
         case Bound():
             return bound_op(operator)
         case Lookup():

@@ -3,19 +3,22 @@
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from numpy.typing import NDArray
 
 import raptor
 from models.trained import MODEL, load_images
 from raptor.common.errors import UserError
 from raptor.device.server import started
 from raptor.output import files
+from raptor.output.trim_files import TrimmedLayer, TrimmedPart
 from raptor.target.arch import read_stored_target
 from raptor.target.device_file import load_device
 from raptor.tools.cli.app import build_commands
@@ -23,12 +26,13 @@ from tests.tiny_models import make_model, node, random
 from validator.accuracy.labelled_data import read_labelled_data
 from validator.accuracy.measure import measure_accuracy
 from validator.accuracy.sample_scores import run_scores
-from validator.accuracy.trimming import fit_trim, trim_program
+from validator.accuracy.trim_fit import Floats, fit_trims
+from validator.accuracy.trimming import trim_program
 from validator.crossbar.chip_programming import program_crossbars
 from validator.crossbar.chip_settings import make_setup
 from validator.load.output_directory import load_output
 from validator.program.program import LoadedProgram
-from validator.program.trim_constants import unit_biases, unit_gains
+from validator.program.trim_constants import Trim, make_unit_trims
 
 SAMPLES = 12
 COMMAND = build_commands()
@@ -95,7 +99,8 @@ def test_a_chip_with_a_known_error_is_corrected(folder: Path, program: LoadedPro
     wrong = [pair for pair in zip(trimmed.trim.layers, errors, strict=True) if pair[1].before > 0.05]
     assert len(wrong) == 6  # the vector units compute the depthwise layers
     for layer, error in wrong:
-        assert np.median(layer.gains) / (1 << layer.shift) == pytest.approx(1 / factor, rel=0.015)
+        gains = [gain for part in layer.parts for gain in part.gains]
+        assert np.median(gains) / (1 << layer.shift) == pytest.approx(1 / factor, rel=0.015)
         assert error.after < error.before / 3
     want, off, got = (run_scores(p, data, 2, lambda: None) for p in (program, chip, trimmed))
     assert np.abs(got - want).mean() < np.abs(off - want).mean() / 3
@@ -108,45 +113,121 @@ def test_layers_are_trimmed_after_those_before_them(folder: Path, program: Loade
     assert max(e.before for e in errors) < 0.25
 
 
+def test_each_core_is_trimmed_by_itself(folder: Path, program: LoadedProgram):
+    """Half of the cores of a layer have larger sums, the others smaller ones: one gain for all would change nothing."""
+    assert program.trim is not None
+    layer = program.trim.layers[0]
+    cores = sorted({tile.core for tile in layer.sums.tiles})
+    assert len(cores) > 1
+    chip = scaled_chip(program, 1.0)
+    assert chip.crossbars is not None
+    factors = {core: 1.1 if number % 2 else 0.9 for number, core in enumerate(cores)}
+    arrays = tuple(
+        replace(a, factor=a.factor * factors[a.use.core]) if a.use.layer == layer.sums.node else a
+        for a in chip.crossbars.arrays
+    )
+    data = read_labelled_data(folder / "data.npz", program.memory.inputs)
+    trimmed, errors = trim_program(
+        replace(chip, crossbars=replace(chip.crossbars, arrays=arrays)), data, range(SAMPLES), 2
+    )
+    assert trimmed.trim is not None
+    for part in trimmed.trim.layers[0].parts:
+        (core,) = {layer.sums.tiles[number].core for number in part.tiles}
+        gain = np.median(part.gains) / (1 << layer.shift)
+        assert gain == pytest.approx(1 / factors[core], rel=0.02)
+    assert errors[0].before > 0.08
+    assert errors[0].after < errors[0].before / 3
+
+
+def fit_one(layer: TrimmedLayer, found: NDArray[Any], wanted: NDArray[Any]) -> Trim:
+    """Returns the trim of a layer of one part, from sums [samples, channels]."""
+    (trim,) = fit_trims(layer, [found[:, None]], [wanted[:, None]])
+    return trim
+
+
 def test_least_squares():
-    layer = make_layer()
     rng = np.random.default_rng(0)
     x = rng.normal(0, 3000, (4000, 3))
-    gains, biases = fit_trim(layer, x, np.stack([1.25 * x[:, 0] + 50, x[:, 1], 0.9 * x[:, 2] - 7], axis=1))
+    gains, biases = fit_one(make_layer(), x, np.stack([1.25 * x[:, 0] + 50, x[:, 1], 0.9 * x[:, 2] - 7], axis=1))
     assert gains / 1024 == pytest.approx([1.25, 1, 0.9], abs=1e-3)
     assert (biases - 512) / 1024 == pytest.approx([50, 0, -7], abs=3)
 
 
-def test_few_noisy_samples_move_a_gain_little():
-    layer, rng = make_layer(), np.random.default_rng(1)
-    x = rng.normal(0, 100, (4, 3))
+@pytest.mark.parametrize("samples", [2, 3, 4])
+def test_few_noisy_samples_move_a_gain_little(samples: int):
+    """A line through two observations has no noise around it, which says nothing about the noise."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(0, 100, (samples, 3))
     noise = rng.normal(0, 100, x.shape)
     free = ((x - x.mean(0)) * (x + noise - (x + noise).mean(0))).sum(0) / ((x - x.mean(0)) ** 2).sum(0)
-    gains = fit_trim(layer, x, x + noise)[0] / 1024
+    gains = fit_one(make_layer(), x, x + noise)[0] / 1024
     assert (np.abs(gains - 1) < np.abs(free - 1) / 4).all()
 
 
 def test_what_does_not_vary_and_what_is_too_far_off():
     layer = make_layer()
     x = np.repeat(np.array([[5.0, 5.0, 1000.0]]), 8, axis=0)
-    assert [a.tolist() for a in fit_trim(layer, x, x)] == [unit_gains(layer).tolist(), unit_biases(layer).tolist()]
+    assert [a.tolist() for a in fit_one(layer, x, x)] == [a.tolist() for a in make_unit_trims(layer)[0]]
     varied = x * np.arange(8)[:, None]
-    gains, biases = fit_trim(layer, varied, 9 * varied + 1e9)
+    gains, biases = fit_one(layer, varied, 9 * varied + 1e9)
     assert gains.max() == layer.most_gain
     assert biases.max() == layer.most_bias
 
 
-def make_layer() -> files.TrimmedLayer:
+def draw_copies(rng: np.random.Generator, samples: int, spread: float) -> tuple[list[Floats], list[Floats]]:
+    """Draws sums of twelve copies of three pixels, and sums that are off: by a bias of each copy, and by noise."""
+    wanted = [rng.normal(0, 300, (samples, 3, 3)) for _ in range(12)]
+    found = [w + rng.normal(0, spread, 3) + rng.normal(0, 50, w.shape) for w in wanted]
+    return found, wanted
+
+
+def test_copies_with_errors_of_their_own_are_corrected():
+    found, wanted = draw_copies(np.random.default_rng(2), 20, 200.0)
+    trims = fit_trims(make_layer(copies=12), found, wanted)
+    left = [
+        (x.mean((0, 1)) * g + b - 512) / 1024 - y.mean((0, 1))
+        for x, y, (g, b) in zip(found, wanted, trims, strict=True)
+    ]
+    assert np.abs(left).max() < 5
+
+
+def test_copies_that_differ_by_chance_share_a_bias():
+    """Two samples tell little about a copy; what all copies have in common is known better."""
+    rng = np.random.default_rng(3)
+    found, wanted = draw_copies(rng, 2, 0.0)
+    own = [y.mean((0, 1)) - x.mean((0, 1)) for x, y in zip(found, wanted, strict=True)]
+    trims = fit_trims(make_layer(copies=12), found, wanted)
+    biases = [(b - 512 + x.mean((0, 1)) * (g - 1024)) / 1024 for x, (g, b) in zip(found, trims, strict=True)]
+    assert np.std(biases) < np.std(own) / 1.5
+
+
+def test_one_sample_gives_all_copies_one_bias():
+    found, wanted = (
+        [np.repeat(np.rint(x[:, :1]), 3, axis=1) for x in sums]
+        for sums in draw_copies(np.random.default_rng(4), 1, 200.0)
+    )
+    trims = fit_trims(make_layer(copies=12), found, wanted)
+    assert all(trim[0].tolist() == [1024] * 3 for trim in trims)
+    assert len({tuple(trim[1].tolist()) for trim in trims}) == 1
+
+
+def make_layer(copies: int = 1) -> TrimmedLayer:
+    """Makes a layer of three channels; each copy of a channel is on a core of its own."""
+    tiles = tuple(files.ProbeTile(channels=(0, 3), rows=(n, n + 1), core=n, pc=0, address=0) for n in range(copies))
     probe = files.TensorProbe(
         tensor="s",
         node="n",
         coding=files.TensorCoding(kind="int", bits=24, dtype="int32"),
-        image_shape=(1, 3),
+        image_shape=(1, 3, copies, 1),
         channel_axis=1,
-        tiles=(),
+        tiles=tiles,
     )
     limits = {"low": -100_000, "high": 100_000, "most_gain": 2047, "most_bias": 102_400_512}
-    return files.TrimmedLayer(sums=probe, shift=10, constants=(), gains=(1024,) * 3, biases=(512,) * 3, **limits)
+    values: dict[str, Any] = {"gains": (1024,) * 3, "biases": (512,) * 3}
+    parts = tuple(
+        TrimmedPart(channels=(0, 3), tiles=(n,), gain=0, gain_bytes=2, bias=6, **values) for n in range(copies)
+    )
+    return TrimmedLayer(sums=probe, shift=10, parts=parts, **limits)
 
 
 def test_constants_alone_change(folder: Path, tmp_path: Path):
@@ -203,6 +284,17 @@ def test_a_driver_in_another_process_is_trimmed(tmp_path: Path, address: str):
     assert np.array_equal(made.program.constants, load_output(out).constants)
 
 
+def test_programs_whose_samples_overlap_say_that_they_cannot_be_trimmed(tmp_path: Path):
+    layers = [node("Conv", "x w", "a", name="conv"), node("Relu", "a", "b", name="relu"), node("Conv", "b v", "y")]
+    weights = {"w": random(3, 2, 2, 2), "v": random(2, 3, 2, 2)}
+    quantised = raptor.quantize(make_model(layers, {"x": (1, 2, 8, 8)}, ["y"], weights)).save(tmp_path / "int8.onnx")
+    apart, together = (raptor.compile(quantised, trimmable=True, overlap=overlap) for overlap in (1, 2))
+    assert not any("no layer can be trimmed" in warning for warning in apart.report.warnings)
+    assert any("no layer can be trimmed, because samples overlap" in warning for warning in together.report.warnings)
+    with pytest.raises(UserError, match="no layer can be trimmed"):
+        raptor.trim(together.save(tmp_path / "out"), data=tmp_path / "data.npz", cells="sonos")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -246,23 +338,44 @@ def test_programs_without_integers_and_with_vrequant_have_no_trim(folder: Path):
     ("change", "message"),
     [
         ({"gains": [5] * 16}, "the constants hold other gains"),
-        ({"gains": [4096] * 15}, "15 gains and 16 biases of 16 channels"),
+        ({"gains": [4096] * 15}, "15 gains and 16 biases of channels 0 to 16"),
         ({"gains": [10**6] * 16}, "a gain is above"),
-        ({"constants": []}, "channel 0 has no gain"),
-        ({"shift": 31}, "less than or equal to 30"),
+        ({"gain": 10**6}, "the gains of channels 0 to 16 are not among the constants"),
+        ({"tiles": []}, "tile 0 has no gain"),
+        ({"tiles": [0, 0]}, "has no gain"),
+        ({"tiles": [10**6]}, "tile 1000000 has no channels 0 to 16"),
+        ({"channels": [0, 0], "gains": [], "biases": []}, "0 gains and 0 biases"),
     ],
 )
+def test_broken_parts(folder: Path, tmp_path: Path, change: dict[str, object], message: str):
+    with pytest.raises(UserError, match=message):
+        load_with(folder, tmp_path, lambda layer: layer["parts"][0].update(change))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"parts": []}, "tile 0 has no gain"), ({"shift": 31}, "less than or equal to 30")]
+)
 def test_broken_tables(folder: Path, tmp_path: Path, change: dict[str, object], message: str):
+    with pytest.raises(UserError, match=message):
+        load_with(folder, tmp_path, lambda layer: layer.update(change))
+
+
+def test_a_tile_with_two_gains_is_refused(folder: Path, tmp_path: Path):
+    with pytest.raises(UserError, match="a tile has two gains"):
+        load_with(folder, tmp_path, lambda layer: layer["parts"].append(layer["parts"][0]))
+
+
+def load_with(folder: Path, tmp_path: Path, change: Callable[[Any], object]) -> LoadedProgram:
+    """Loads the trimmable program with a change of the first layer of its table."""
     copy = tmp_path / "copy"
     shutil.copytree(folder / "out", copy)
     table = json.loads((copy / files.TRIM).read_text())
-    table["layers"][0] |= change
+    change(table["layers"][0])
     (copy / files.TRIM).write_text(json.dumps(table))
     manifest = json.loads((copy / files.MANIFEST).read_text())
     manifest["files"][files.TRIM]["size_bytes"] = (copy / files.TRIM).stat().st_size
     (copy / files.MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match=message):
-        load_output(copy, check_hashes=False)
+    return load_output(copy, check_hashes=False)
 
 
 def test_a_trimmable_program_is_explained_with_its_trim(folder: Path):
