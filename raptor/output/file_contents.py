@@ -188,7 +188,9 @@ def make_decoder(steps: DecoderSteps) -> decoder_files.DecoderFile:
         capacity=steps.capacity,
         position=steps.position,
         states=tuple(
-            decoder_files.GrowingStateFile(input=s.input, output=s.output, axis=s.axis, permutation=s.permutation)
+            decoder_files.GrowingStateFile(
+                input=s.input, output=s.output, axis=s.axis, permutation=s.permutation, rows=s.rows
+            )
             for s in steps.states
         ),
         derived=tuple(
