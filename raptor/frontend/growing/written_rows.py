@@ -75,12 +75,13 @@ class _Region:
 class _RowWrite:
     """The row that is written at position P: P modulo the size of `axis`.
 
-    `order`: for each element of the row, in C order, the number of an element of the tensor that holds it. `moved`:
-    what the nodes make from the cache after the write, by place in `_Region.made`, as an order of the cache's axes.
+    `order`: for each element of the row, in C order, the number of an element of the tensor that holds it. `shapes`: of
+    the tensors in `_Region.made`. `moved`: those that are the cache after the write, as orders of its axes, by place.
     """
 
     axis: int
     order: tuple[int, ...]
+    shapes: Sequence[Shape]
     moved: Mapping[int, tuple[int, ...]]
 
 
@@ -212,7 +213,8 @@ def _read_write(region: _Region, cache: Array, made: Mapping[str, Array]) -> _Ro
         if len(at) == 1 and written.take(at[0], axis).all():
             order: list[int] = (after.take(at[0], axis).reshape(-1) - 1).astype(np.int64).tolist()
             whole = sorted(order) == list(range(int(np.prod(region.new_shape))))
-            return _RowWrite(axis, tuple(order), _find_moved(region, made)) if whole else None
+            shapes = [made[name].shape for name in region.made]
+            return _RowWrite(axis, tuple(order), shapes, _find_moved(region, made)) if whole else None
     return None
 
 
@@ -273,6 +275,7 @@ def _find_moved(region: _Region, made: Mapping[str, Array]) -> Mapping[int, tupl
 def _replace_region(proto: ModelProto, region: _Region, write: _RowWrite, names: UniqueNames) -> NodeProto:
     """Replaces the nodes of a region by a Concat of the rows before and the new row, in place, and returns it."""
     own, graph = set(region.made), proto.graph
+    _keep_shapes(proto, region, write, names)
     rest = [node for node in graph.node if own.isdisjoint(node.output)]
     read = {name for node in rest for name in find_reads(node)} - {region.pair.output}
     row = names.unique_tensor(f"{region.pair.output}.row")
@@ -290,7 +293,8 @@ def _replace_region(proto: ModelProto, region: _Region, write: _RowWrite, names:
     before = [n for n in graph.node[:first] if own.isdisjoint(n.output)]
     behind = [n for n in graph.node[first:] if own.isdisjoint(n.output)]
     replace_nodes(graph, [*before, *made, *behind])
-    _keep_shapes(proto, region, write.axis, names)
+    value = next(v for v in graph.input if v.name == past)
+    value.type.tensor_type.shape.dim[write.axis].Clear()
     return append
 
 
@@ -313,20 +317,20 @@ def _row_nodes(
     yield helper.make_node("Reshape", [source, constant(shape)], [row], name=row)
 
 
-def _keep_shapes(proto: ModelProto, region: _Region, axis: int, names: UniqueNames) -> None:
-    """Takes the row that a step appends from the input of a cache, and makes constants of what reads its shape."""
-    value = next(v for v in proto.graph.input if v.name == region.pair.input)
-    value.type.tensor_type.shape.dim[axis].Clear()
+def _keep_shapes(proto: ModelProto, region: _Region, write: _RowWrite, names: UniqueNames) -> None:
+    """Makes constants of what reads the shapes of a cache: its input will lack the row that a step appends."""
+    shapes = {region.pair.input: region.shape, **dict(zip(region.made, write.shapes, strict=True))}
     kept: list[NodeProto] = []
     renamed: dict[str, str] = {}
     for node in proto.graph.node:
         rename_reads(node, renamed)
-        if node.op_type not in ("Shape", "Size") or node.input[0] != region.pair.input:
+        shape = shapes.get(node.input[0]) if node.op_type in ("Shape", "Size") else None
+        if shape is None:
             kept.append(node)
             continue
         ends = read_attributes(node)
-        dims = np.array(region.shape, np.int64)[ends.get("start", 0) : ends.get("end")]
-        value = dims if node.op_type == "Shape" else np.array(np.prod(region.shape), np.int64)
+        dims = np.array(shape, np.int64)[ends.get("start", 0) : ends.get("end")]
+        value = dims if node.op_type == "Shape" else np.array(np.prod(shape), np.int64)
         renamed[node.output[0]] = names.unique_tensor(node.output[0])
         proto.graph.initializer.append(numpy_helper.from_array(value, renamed[node.output[0]]))
     replace_nodes(proto.graph, kept)
