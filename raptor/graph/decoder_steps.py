@@ -53,9 +53,10 @@ class DerivedInput:
 class DecoderSteps:
     """The steps of a decoder, each a run of a program of fixed size.
 
-    The program holds the last `capacity` rows of each state, or as many as the state has in the model, the newest at the
-    end. It reads the position, 0 to capacity - 1, from its input `position` ([1], int64), in place of the `derived` inputs. It masks the rows at the
-    beginning that no step has appended. A state of the model that is one of `stacks` is several states of the program.
+    The program holds the last `capacity` rows of each state, or as many as the state has in the model, the newest at
+    the end. It reads the position, 0 to capacity - 1, from its input `position` ([1], int64), in place of the `derived`
+    inputs. It masks the rows at the beginning that no step has appended. A state of the model that is one of `stacks`
+    is several states of the program.
     """
 
     capacity: int

@@ -51,9 +51,9 @@ class DerivedInputFile(StrictSchema):
 class DecoderFile(StrictSchema):
     """`decoder.json`: the program is one step of `original.onnx`, whose `states` get a row a step.
 
-    The program holds the last rows of each state, `capacity` or its `rows`, the newest at the end. It reads its position, 0 to
-    capacity - 1, from the input `position`, and takes no `derived` inputs. `states` are those of
-    the program; those that are parts of one state of the model are in `stacks`, too.
+    The program holds the last rows of each state, `capacity` or its `rows`, the newest at the end. It reads its
+    position, 0 to capacity - 1, from the input `position`, and takes no `derived` inputs. `states` are those of the
+    program; those that are parts of one state of the model are in `stacks`, too.
 
     `cache_nodes`: nodes of `model.onnx` that compute with caches, or with a value for each of their rows.
     """

@@ -51,9 +51,10 @@ class DecoderInputs:
     shapes: Mapping[str, tuple[int, ...]]
     types: Mapping[str, "np.dtype[Any]"]
 
-    def values(self, position: int) -> dict[str, Array]:
-        """Returns an array for each input at a position: zeros where the position does not determine the values."""
-        return {name: self._value(name, shape, position) for name, shape in self.shapes.items()}
+    def values(self, position: int, names: Collection[str] | None = None) -> dict[str, Array]:
+        """Returns an array for each input, or those of `names`, at a position: zeros where it determines no values."""
+        wanted = self.shapes if names is None else names
+        return {name: self._value(name, shape, position) for name, shape in self.shapes.items() if name in wanted}
 
     def _value(self, name: str, shape: tuple[int, ...], position: int) -> Array:
         kind, dtype = self.derived.get(name), self.types[name]
@@ -107,8 +108,8 @@ def require_states(inputs: DecoderInputs) -> None:
     """Raises `UserError` for a decoder without caches."""
     if not inputs.states:
         raise UserError(
-            f"{spell_name('capacity')}: no state grows; a cache is an input to which a Concat appends rows, or of which "
-            "each step writes the row of its position, and whose next value the model returns"
+            f"{spell_name('capacity')}: no state grows; a cache is an input to which a Concat appends rows, or of "
+            "which each step writes the row of its position, and whose next value the model returns"
         )
 
 

@@ -14,9 +14,9 @@ from raptor.common.errors import UserError
 from raptor.frontend.growing.growth_rules import BY_LAST_AXIS, ELEMENTWISE
 from raptor.frontend.growing.tensor_knowledge import Knowledge
 from raptor.frontend.proto.nodes import read_attributes
-from raptor.frontend.proto.read_model import find_reads
 
 Shape = tuple[int, ...]
+_SAME_AXIS = frozenset(("Dropout", "Identity", "Slice", "Softmax", "Split", "Tile", *BY_LAST_AXIS))
 
 
 def find_row_axes(
@@ -104,32 +104,39 @@ class _RowFollower:
 
     def _moved(self, node: NodeProto, axis: int | None) -> int | None:
         """Returns where the rows of the first operand are in a result; None if the node sums or reduces them."""
-        kind, attributes = node.op_type, read_attributes(node)
+        kind = node.op_type
         if axis is None or any(n in self.axes for n in node.input[1:] if kind != "Concat"):
             self._refuse(node, "it reads the rows of a cache")
-        x = self.shapes[node.input[0]]
-        if kind == "Transpose":
-            return [int(d) for d in attributes.get("perm", range(len(x))[::-1])].index(axis)
-        if kind in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
-            return self._regrouped(node, axis)
-        if kind == "Concat":
-            return self._joined(node, int(attributes["axis"]) % len(x))
-        if kind == "Gather":
-            along, ids = int(attributes.get("axis", 0)) % len(x), len(self.shapes[node.input[1]])
-            if along == axis:
-                self._refuse(node, "it picks rows by their place")
-            return axis if axis < along else axis + ids - 1
-        if kind in ("Slice", "Split"):
-            if any(self.shapes[o][axis] != x[axis] for o in node.output if o):
-                self._refuse(node, "it picks rows by their place")
-            return axis
-        if kind.startswith("Reduce"):
-            return self._reduced(node, axis)
-        if kind == "Tile" and self.shapes[node.output[0]][axis] != x[axis]:
-            self._refuse(node, "it repeats the rows of a cache")
-        if kind in ("Identity", "Dropout", "Softmax", "Tile", *BY_LAST_AXIS):
-            return axis
-        self._refuse(node, "it reads the rows of a cache")
+        rank = len(self.shapes[node.input[0]])
+        match kind:
+            case "Transpose":
+                return [int(d) for d in read_attributes(node).get("perm", range(rank)[::-1])].index(axis)
+            case "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze":
+                return self._regrouped(node, axis)
+            case "Concat":
+                return self._joined(node, int(read_attributes(node)["axis"]) % rank)
+            case "Gather":
+                return self._gathered(node, axis)
+            case _ if kind.startswith("Reduce"):
+                return self._reduced(node, axis)
+            case _ if kind in _SAME_AXIS:
+                return self._same(node, axis)
+            case _:
+                self._refuse(node, "it reads the rows of a cache")
+
+    def _same(self, node: NodeProto, axis: int) -> int:
+        """Returns the axis, if all rows stay there."""
+        if any(self.shapes[o][axis] != self.shapes[node.input[0]][axis] for o in node.output if o):
+            self._refuse(node, "it picks or repeats the rows of a cache")
+        return axis
+
+    def _gathered(self, node: NodeProto, axis: int) -> int:
+        """Returns the axis after the one that is gathered has become those of the indices."""
+        x, ids = self.shapes[node.input[0]], self.shapes[node.input[1]]
+        along = int(read_attributes(node).get("axis", 0)) % len(x)
+        if along == axis:
+            self._refuse(node, "it picks the rows of a cache by their place")
+        return axis if axis < along else axis + len(ids) - 1
 
     def _regrouped(self, node: NodeProto, axis: int) -> int:
         """Returns the axis of the same size with as many elements before it."""

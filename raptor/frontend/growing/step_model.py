@@ -5,9 +5,9 @@ determines (masks, angles, embeddings of positions) becomes a table with a row f
 row of its position. A cache moves by a row, and its new row comes last; a softmax over a cache gets a mask of the rows
 that no step has appended. A cache whose rows a product adds up is stored with its rows side by side.
 
-A cache of fixed size, of which the model writes a row in place, moves by a row, too. The oldest row leaves, which is the
-one that the model overwrites. So row P of the model is the last one, and a value for each row, such as a mask, is turned
-by P + 1 rows. Rows that the model has not written are 0 on both sides, and its own masks hide them.
+A cache of fixed size, of which the model writes a row in place, moves by a row, too. The oldest row leaves, which is
+the one that the model overwrites. So row P of the model is the last one, and a value for each row, such as a mask, is
+turned by P + 1 rows. Rows that the model has not written are 0 on both sides, and its own masks hide them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ from raptor.frontend.growing.split_stacks import split_stacks
 from raptor.frontend.growing.tensor_knowledge import Knowledge, classify_tensors
 from raptor.frontend.growing.written_rows import append_written_rows
 from raptor.frontend.proto.model_checks import PARAMETER_INPUTS
-from raptor.frontend.proto.read_model import SourceModel, find_reads, read_proto
+from raptor.frontend.proto.read_model import SourceModel, copy_header, find_reads, read_proto
 from raptor.graph.decoder_steps import DecoderSteps, GrowingState, StackedState, split_pairs
 from raptor.options import ModelInputs
 
@@ -315,10 +315,7 @@ class _StepBuilder:
         nodes = [*_constants_first(self.proto, made, kept), *self.nodes]
         read = {name for node in nodes for name in find_reads(node)}
         weights = [t for t in (*self.proto.graph.initializer, *self.constants) if t.name in read]
-        step = ModelProto()
-        step.CopyFrom(self.proto)
-        for part in ("node", "initializer", "input", "output", "value_info"):
-            step.graph.ClearField(part)
+        step = copy_header(self.proto)
         step.graph.node.extend(nodes)
         step.graph.initializer.extend(weights)
         types = {v.name: v.type.tensor_type.elem_type for v in (*self.proto.graph.input, *self.proto.graph.output)}

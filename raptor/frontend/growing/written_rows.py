@@ -26,7 +26,7 @@ from raptor.frontend.growing.tensor_knowledge import Knowledge, classify_tensors
 from raptor.frontend.proto.model_checks import extract_fault
 from raptor.frontend.proto.nodes import read_attributes
 from raptor.frontend.proto.onnx_wrappers import run_model
-from raptor.frontend.proto.read_model import find_reads
+from raptor.frontend.proto.read_model import copy_header, find_reads
 from raptor.frontend.state_pairs import find_named_pairs
 from raptor.graph.decoder_steps import GrowingState
 from raptor.graph.residency import StatePair
@@ -122,9 +122,7 @@ def _names(region: _Region) -> tuple[str, str]:
     return region.pair.input, region.pair.output
 
 
-def _find_regions(
-    proto: ModelProto, inputs: DecoderInputs, pairs: Mapping[str, str], capacity: int
-) -> list[_Region]:
+def _find_regions(proto: ModelProto, inputs: DecoderInputs, pairs: Mapping[str, str], capacity: int) -> list[_Region]:
     """Returns the nodes between each state of floats and its next value, if they read one other tensor of data."""
     known = classify_tensors(proto, inputs.shapes, inputs.derived)
     shapes = measure_shapes(proto, inputs, (0,))[0]
@@ -191,11 +189,12 @@ def _find_write(proto: ModelProto, region: _Region, capacity: int) -> _RowWrite 
     for position, made in enumerate(_run_region(proto, region, cache, new, range(capacity))):
         after = made[region.pair.output]
         found = _read_write(region, cache, made)
-        if found is None or found.order != (write or found).order:
-            return None
         write = write or found
+        if write is None:
+            return None
         rows = region.shape[write.axis]
-        if found.axis != write.axis or (after.take(position % rows, write.axis) < 0).any():
+        is_same = found is not None and (found.axis, found.order) == (write.axis, write.order)
+        if not is_same or (after.take(position % rows, write.axis) < 0).any():
             raise UserError(
                 f"{region.pair.output}: the step at position {position} does not write row {position % rows} of "
                 f"{region.pair.input}, a cache of {rows} rows; a step must write the row of its position"
@@ -236,10 +235,7 @@ def _run_region(
     proto: ModelProto, region: _Region, cache: Array, new: Array, positions: Sequence[int]
 ) -> Iterator[Mapping[str, Array]]:
     """Yields all that the nodes of a region make, by position. Raises `UserError` if onnxruntime cannot run them."""
-    part = ModelProto()
-    part.CopyFrom(proto)
-    for field in ("node", "initializer", "input", "output", "value_info"):
-        part.graph.ClearField(field)
+    part = copy_header(proto)
     part.graph.node.extend(region.nodes)
     part.graph.initializer.extend(region.constants)
     whole = {region.pair.input: cache, region.new: new}
@@ -256,7 +252,8 @@ def _run_region(
             last = positions[first + len(several) - 1]
             raise UserError(
                 f"{region.pair.output}: onnxruntime cannot write a row of {region.pair.input}, of shape "
-                f"{list(region.shape)}, at all positions up to {last} ({spell_name('capacity')}): {extract_fault(error)}"
+                f"{list(region.shape)}, at all positions up to {last} ({spell_name('capacity')}): "
+                f"{extract_fault(error)}"
             ) from None
 
 
