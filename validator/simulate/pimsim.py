@@ -51,8 +51,8 @@ class _LoopedRun:
     energy_pj: float
 
     @classmethod
-    def from_report(cls, text: str, looping: set[int]) -> "_LoopedRun":
-        """Reads the simulator's report. `looping`: the cores that do their stream again and again.
+    def from_report(cls, text: str, time_ns: float, looping: set[int]) -> "_LoopedRun":
+        """Reads the simulator's report of a run. `looping`: the cores that do their stream again and again.
 
         Raises `UserError` if a core has not done it once.
         """
@@ -60,10 +60,8 @@ class _LoopedRun:
         done = {core: rounds.get(core, 0) for core in looping}
         if not all(done.values()):
             raise UserError("throughput: a core has not done its stream once; simulate more samples (--samples)")
-        # The simulator prints both figures by the rounds of the slowest core.
-        time_ms, energy_pj = _figure(text, "average latency"), _figure(text, "average energy")
-        slowest = min(done.values())
-        return cls(time_ms * slowest * 1e6, done, energy_pj * slowest)
+        # The simulator prints the energy by the rounds of the slowest core.
+        return cls(time_ns, done, _figure(text, "average energy") * min(done.values()))
 
     def measure_sample(self, later: "_LoopedRun") -> tuple[float, float]:
         """Returns the time in ns and the energy in pJ of a sample between the ends of this run and of a later one.
@@ -97,14 +95,15 @@ def simulate_with_pimsim(
         folder = Path(name)
         own = _own_files(arch, wanted, folder)
         target = _without_extensions(raw, machine, folder / "program")
+        times_ms = _times_ms(expected, samples) if mode == "throughput" else (None,)
         begin, texts = perf_counter(), list[str]()
-        for sim_time_ms in _times_ms(expected, samples) if mode == "throughput" else (None,):
+        for sim_time_ms in times_ms:
             (folder / "arch.json").write_bytes(_arch(own, sim_time_ms, expected))
             texts.append(_run([str(binary), str(target), str(folder / "arch.json")]))
         seconds = perf_counter() - begin
     if mode == "throughput":
         looping = {int(machine.cores[i]) for i in np.flatnonzero(np.diff(machine.first) > 1)}
-        runs = [_LoopedRun.from_report(text, looping) for text in texts]
+        runs = [_LoopedRun.from_report(t, (ms or 0.0) * 1e6, looping) for t, ms in zip(texts, times_ms, strict=True)]
         ns, energy_pj = runs[0].measure_sample(runs[1])
     else:
         ns, energy_pj = _figure(texts[0], "latency") * 1e6, _figure(texts[0], "average energy")
