@@ -1,6 +1,6 @@
 """Decoders whose caches have a fixed size, as torch exports them: each step writes a row at a run-time position."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -109,16 +109,21 @@ def test_logits_are_those_of_onnxruntime_with_its_own_caches(how: Write) -> None
         assert found.argmax() == step.argmax()
 
 
-@pytest.mark.parametrize(
-    ("how", "variant", "steps"),
-    [
-        *((how, "", ROWS) for how in get_args(Write)),
-        ("TensorScatter", "", ROWS - 2),
-        ("TensorScatter", "circular", POSITIONS),
-        ("ScatterND", "modulo", POSITIONS),
-        ("ScatterElements", "biased", ROWS),
-    ],
+WRITTEN: Sequence[tuple[Write, Variant, int]] = (
+    *((how, "", ROWS) for how in get_args(Write)),
+    ("TensorScatter", "", ROWS - 2),
+    ("TensorScatter", "circular", POSITIONS),
+    ("ScatterND", "modulo", POSITIONS),
+    ("ScatterElements", "biased", ROWS),
 )
+
+
+def label(case: Sequence[Any]) -> str:
+    """Returns the name of a case: operator, variant, number of steps."""
+    return ", ".join(str(part) for part in case[:3] if part != "")
+
+
+@pytest.mark.parametrize(("how", "variant", "steps"), WRITTEN, ids=map(label, WRITTEN))
 def test_a_session_has_the_cache_that_onnxruntime_writes(how: Write, variant: Variant, steps: int) -> None:
     """Tokens, logits, and after the last step all rows of the caches, also after the first row was written again."""
     made = raptor.compile(fixed_decoder(how, variant), states="auto", capacity=steps, cores=16)
@@ -138,17 +143,17 @@ def test_cores_share_a_cache_that_is_written_in_place() -> None:
     assert 2 * times[0] < times[1], times
 
 
-@pytest.mark.parametrize(
-    ("how", "variant", "steps", "fault"),
-    [
-        ("ScatterND", "", ROWS + 1, "onnxruntime cannot write a row of past_key, of shape"),
-        ("TensorScatter", "", ROWS + 1, "onnxruntime cannot write a row of past_key, of shape"),
-        ("Where", "", ROWS + 1, "present_key: the step at position 6 does not write row 0 of past_key, a cache of 6"),
-        ("ScatterND", "backwards", ROWS, "present_key: the step at position 0 does not write row 0 of past_key"),
-        ("ScatterND", "given bias", ROWS, "bias has a value for each row of a cache, which the position does not"),
-        ("ScatterND", "rounded", ROWS, "no state grows"),
-    ],
+REFUSED: Sequence[tuple[Write, Variant, int, str]] = (
+    ("ScatterND", "", ROWS + 1, "onnxruntime cannot write a row of past_key, of shape"),
+    ("TensorScatter", "", ROWS + 1, "onnxruntime cannot write a row of past_key, of shape"),
+    ("Where", "", ROWS + 1, "present_key: the step at position 6 does not write row 0 of past_key, a cache of 6"),
+    ("ScatterND", "backwards", ROWS, "present_key: the step at position 0 does not write row 0 of past_key"),
+    ("ScatterND", "given bias", ROWS, "bias has a value for each row of a cache, which the position does not"),
+    ("ScatterND", "rounded", ROWS, "no state grows"),
 )
+
+
+@pytest.mark.parametrize(("how", "variant", "steps", "fault"), REFUSED, ids=map(label, REFUSED))
 def test_what_is_no_row_of_the_position_is_refused(how: Write, variant: Variant, steps: int, fault: str) -> None:
     with pytest.raises(raptor.UserError, match=fault):
         raptor.compile(fixed_decoder(how, variant), states="auto", capacity=steps, cores=16)
