@@ -1,4 +1,4 @@
-"""Compile decoders as exporters write them, and print what a token costs: `make bench-exports EXPORTERS="torch=PYTHON"`.
+"""Compile decoders as exporters write them, and print what a token costs: `make bench-exports EXPORTERS=...`.
 
 An exporter is given as NAME=PYTHON, with the Python of an environment that has it:
 

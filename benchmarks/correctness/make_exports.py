@@ -131,7 +131,7 @@ def _export_static_cache(name: str, file: Path) -> None:
 
     class Step(torch.nn.Module):
         def __init__(self) -> None:
-            super().__init__()
+            torch.nn.Module.__init__(self)
             self.module = module
 
         def forward(self, ids: Any, at: Any, *held: Any) -> Any:
@@ -190,7 +190,7 @@ def _make_decoder(how: str) -> Any:
 
     class Decoder(nn.Module):
         def __init__(self) -> None:
-            super().__init__()
+            nn.Module.__init__(self)
             width = heads * SIZE
             self.words, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(ROWS, width)
             self.parts, self.head = nn.Linear(width, 3 * width), nn.Linear(width, VOCABULARY)

@@ -301,8 +301,9 @@ class _Lowering:
         """Returns the form of a local copy for each of some runs of states. Equal tiles and runs share one."""
         given, known = self.state_runs, dict[Hashable, int]()
         columns = (given.state, given.source, given.into, given.first, given.elements)
+        rows: list[list[int]] = np.stack([column[runs] for column in columns], axis=1).tolist()
         forms: list[int] = []
-        for tile, made, into, first, elements in zip(*(column[runs].tolist() for column in columns), strict=True):
+        for tile, made, into, first, elements in rows:
             state, source = self.values.all[tile], self.values.all[made]
             key = shape_key(state), shape_key(source), into, first, elements
             if key not in known:

@@ -100,7 +100,8 @@ class WaitingCores:
         together = np.argsort(keys, kind="stable")
         groups = np.split(together, np.flatnonzero(np.diff(keys[together])) + 1)
         for runs in sorted(groups, key=lambda group: int(ready[group].max(initial=-1))):
-            first, sizes = int(ready[runs].max()), Counter(elements[runs].tolist())
+            first = int(ready[runs].max())
+            sizes = Counter[int](elements[runs].tolist())
             needed_ns = sum(count * (copy_ns(self.arch, size) + ISSUE_NS) for size, count in sizes.items())
             after = int(np.searchsorted(self.last, first))
             place = self.gaps.take_first(int(core[runs[0]]), after, needed_ns)

@@ -202,16 +202,18 @@ def _refuse_step(core: CoreProgram, step: int, fault: str) -> NoReturn:
 
 def _written_ranges(steps: StepColumns, step: Ints, buffer: Ints) -> Ints:
     """Returns [ranges, 3], buffer, first element and number of elements, of what steps write into a buffer each."""
-    (first, elements), whole = steps.span[step].T, steps.span[step, 0] == WHOLE_BUFFER
-    found = np.stack([buffer, np.where(whole, 0, first), np.where(whole, steps.buffers.elements[buffer, 0], elements)])
+    first, elements = steps.span[step].T
+    whole, size = first == WHOLE_BUFFER, steps.buffers.elements[buffer, 0]
+    found = np.column_stack([buffer, np.where(whole, 0, first), np.where(whole, size, elements)])
     forms, which = np.unique(steps.form[step], return_inverse=True)
-    operations = [steps.forms.forms[number].operation for number in forms.tolist()]
+    numbers: list[int] = forms.tolist()
+    operations = [steps.forms.forms[number].operation for number in numbers]
     runs = [op.runs[:, [0, -1]] if isinstance(op, Move) else np.zeros((0, 2), np.int64) for op in operations]
     counts, begin = np.array([len(r) for r in runs], np.int64)[which], np.cumsum([0, *map(len, runs)])
     moved = np.array([isinstance(op, Move) for op in operations], np.bool_)[which]
     row = np.repeat(begin[which] - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
     parts = np.concatenate([np.zeros((0, 2), np.int64), *runs])[row]
-    return np.concatenate([found.T[~moved], np.column_stack([np.repeat(buffer, counts), parts])])
+    return np.concatenate([found[~moved], np.column_stack([np.repeat(buffer, counts), parts])])
 
 
 def _where(core: CoreProgram, step: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
 from raptor.common.option_spelling import spell_name
@@ -243,7 +243,7 @@ def _run_region(
     for name, array in feeds[0].items():
         kind = helper.np_dtype_to_tensor_dtype(array.dtype)
         part.graph.input.append(helper.make_tensor_value_info(name, kind, [None] * array.ndim))
-    part.graph.output.extend(helper.ValueInfoProto(name=name) for name in region.made)
+    part.graph.output.extend(ValueInfoProto(name=name) for name in region.made)
     for first in range(0, len(feeds), _AT_ONCE):
         several = feeds[first : first + _AT_ONCE]
         try:
