@@ -202,7 +202,8 @@ def _refuse_step(core: CoreProgram, step: int, fault: str) -> NoReturn:
 
 def _written_ranges(steps: StepColumns, step: Ints, buffer: Ints) -> Ints:
     """Returns [ranges, 3], buffer, first element and number of elements, of what steps write into a buffer each."""
-    first, elements = steps.span[step].T
+    first: Ints = steps.span[step, 0]
+    elements: Ints = steps.span[step, 1]
     whole, size = first == WHOLE_BUFFER, steps.buffers.elements[buffer, 0]
     found = np.column_stack([buffer, np.where(whole, 0, first), np.where(whole, size, elements)])
     forms, which = np.unique(steps.form[step], return_inverse=True)
