@@ -51,7 +51,7 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """Name -> begin of the names of transformers' classes, and the fields of the configuration."""
 _OF_EXPORTER = {
     "optimum": [name for name in MODELS if name not in ("Mistral, window", "Ernie 4.5", "Nemotron")],
-    "genai": [name for name in MODELS if name not in ("GPT-2", "GPT-NeoX", "OPT", "Bloom")],
+    "genai": [name for name in MODELS if name not in ("GPT-2", "Gemma 3", "GPT-NeoX", "OPT", "Bloom")],
     "torch": ["GPT-2", "Llama", "Mistral", "Qwen2", "Qwen3", "Phi-3", "OLMo", "Granite"],
 }
 WRITES = ("index_copy", "index_put", "assignment", "scatter", "where")
