@@ -37,7 +37,7 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Gemma": ("Gemma", {**_LLAMA, "head_dim": SIZE}),
     "Gemma 2": ("Gemma2", {**_LLAMA, **_WINDOW}),
     "Gemma 3": ("Gemma3", {**_LLAMA, **_WINDOW}),
-    "Phi": ("Phi", _PLAIN),
+    "Phi": ("Phi", {**_PLAIN, "hidden_size": 2 * WIDTH}),
     "Phi-3": ("Phi3", {**_LLAMA, "original_max_position_embeddings": 64}),
     "GPT-NeoX": ("GPTNeoX", _PLAIN),
     "OPT": ("OPT", {**_PLAIN, "ffn_dim": 2 * WIDTH, "word_embed_proj_dim": WIDTH}),
