@@ -140,8 +140,9 @@ def _find_regions(proto: ModelProto, inputs: DecoderInputs, pairs: Mapping[str, 
     of_position = {name for name in reads if known.get(name) == "position"}
     made_by_position = sorted(name for name in of_position if name not in inputs.shapes)
     values: dict[str, list[Array]] = compute_by_position(proto, made_by_position, inputs, capacity)
-    given = [inputs.values(p) for p in range(capacity)]
-    values |= {name: [step[name] for step in given] for name in of_position - values.keys()}
+    own = of_position - values.keys()
+    given = [inputs.values(p, own) for p in range(capacity)]
+    values |= {name: [step[name] for step in given] for name in own}
     regions: list[_Region] = []
     for pair, nodes, new in found:
         read = {name for node in nodes for name in find_reads(node)}
@@ -188,13 +189,14 @@ def _find_write(proto: ModelProto, region: _Region, capacity: int) -> _RowWrite 
     write: _RowWrite | None = None
     for position, made in enumerate(_run_region(proto, region, cache, new, range(capacity))):
         after = made[region.pair.output]
-        found = _read_write(region, cache, made)
-        write = write or found
+        found = _read_write(after, cache, new.size)
         if write is None:
-            return None
+            if found is None:
+                return None
+            shapes = [made[name].shape for name in region.made]
+            write = _RowWrite(*found, shapes, _find_moved(region, made))
         rows = region.shape[write.axis]
-        is_same = found is not None and (found.axis, found.order) == (write.axis, write.order)
-        if not is_same or (after.take(position % rows, write.axis) < 0).any():
+        if found != (write.axis, write.order) or (after.take(position % rows, write.axis) < 0).any():
             raise UserError(
                 f"{region.pair.output}: the step at position {position} does not write row {position % rows} of "
                 f"{region.pair.input}, a cache of {rows} rows; a step must write the row of its position"
@@ -202,18 +204,18 @@ def _find_write(proto: ModelProto, region: _Region, capacity: int) -> _RowWrite 
     return write if write and _only_moves(proto, region, write) else None
 
 
-def _read_write(region: _Region, cache: Array, made: Mapping[str, Array]) -> _RowWrite | None:
-    """Returns the row that a region has written, at whichever place. `cache`: the rows before, negative numbers."""
-    after = made[region.pair.output]
+def _read_write(after: Array, cache: Array, count: int) -> tuple[int, tuple[int, ...]] | None:
+    """Returns axis and order of the row that differs between two caches, see `_RowWrite`; None if something else does.
+
+    `cache`: negative numbers. The row has the numbers 1 to `count`.
+    """
     written = after != cache
     for axis in range(cache.ndim):
         others = tuple(d for d in range(cache.ndim) if d != axis)
         at = np.flatnonzero(written.any(others))
         if len(at) == 1 and written.take(at[0], axis).all():
             order: list[int] = (after.take(at[0], axis).reshape(-1) - 1).astype(np.int64).tolist()
-            whole = sorted(order) == list(range(int(np.prod(region.new_shape))))
-            shapes = [made[name].shape for name in region.made]
-            return _RowWrite(axis, tuple(order), shapes, _find_moved(region, made)) if whole else None
+            return (axis, tuple(order)) if sorted(order) == list(range(count)) else None
     return None
 
 
