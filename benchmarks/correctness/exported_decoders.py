@@ -30,7 +30,7 @@ NONE = "-"
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an exporter wrote: a file of a model in a form, such as int4; or a fault."""
+    """A file that an exporter wrote, of a model in a form, such as int4; or the fault that it told."""
 
     exporter: str
     model: str

@@ -1,4 +1,4 @@
-"""What determines the tensors of a decoder: nothing, the position of the step alone, or its data."""
+"""Kinds of tensors of a decoder: constants, those that the position of the step determines, and data."""
 
 from collections.abc import Collection
 from typing import Literal
