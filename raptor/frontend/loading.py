@@ -183,8 +183,10 @@ def _find_step(
             step = _load_step(model, inputs, ResidencyOptions(states=AUTOMATIC, capacity=capacity))
         except (UserError, UnsupportedError):
             continue
-        rows = max(state.rows or 0 for state in step[1].steps.states)
-        return _load_step(model, inputs, ResidencyOptions(states=AUTOMATIC, capacity=rows)) if rows else step
+        if is_open:
+            return step
+        if rows := max(state.rows or 0 for state in step[1].steps.states):
+            return _load_step(model, inputs, ResidencyOptions(states=AUTOMATIC, capacity=rows))
     return None
 
 
