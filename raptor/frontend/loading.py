@@ -181,12 +181,12 @@ def _find_step(
     for capacity in SURVEYED_CAPACITIES if is_open else _FEWEST_STEPS:
         try:
             step = _load_step(model, inputs, ResidencyOptions(states=AUTOMATIC, capacity=capacity))
+            if is_open:
+                return step
+            if rows := max(state.rows or 0 for state in step[1].steps.states):
+                return _load_step(model, inputs, ResidencyOptions(states=AUTOMATIC, capacity=rows))
         except (UserError, UnsupportedError):
             continue
-        if is_open:
-            return step
-        if rows := max(state.rows or 0 for state in step[1].steps.states):
-            return _load_step(model, inputs, ResidencyOptions(states=AUTOMATIC, capacity=rows))
     return None
 
 
