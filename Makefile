@@ -21,7 +21,7 @@ FUZZ_PARTS := graphs quantised defective relations programs models files given f
 # Tests start hundreds of commands, which read what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-gpt2 bench-growth bench-fashion bench-hardened bench-json bench-mapping bench-memory bench-mixed bench-occ bench-overlap bench-placement bench-proved bench-pruned bench-rounds bench-chips bench-commands bench-components bench-decoder bench-defects bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-tokens bench-verdict bench-yield clean
+.PHONY: help demo test test-all test-thorough test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-binds bench-blocks bench-device bench-evaluation bench-gpt2 bench-growth bench-fashion bench-hardened bench-json bench-mapping bench-memory bench-mixed bench-occ bench-overlap bench-placement bench-proved bench-pruned bench-rounds bench-chips bench-commands bench-components bench-decoder bench-defects bench-exports bench-simulate bench-sizes bench-slow bench-streaming bench-thesis bench-tokens bench-verdict bench-yield clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -144,6 +144,9 @@ bench-gpt2: $(READY)  ## what a token of a decoder in the form of GPT-2 small co
 
 bench-tokens: $(READY)  ## texts of the trained language model, greedy and sampled, with weights of 8 and 4 bits, beside onnxruntime's; STORE=1 stores it
 	$(BIN)/python -m benchmarks.correctness.sampled_tokens $(call stored,tokens)
+
+bench-exports: $(READY)  ## small decoders as exporters write them: time of a step, tokens beside onnxruntime's; EXPORTERS="torch=PYTHON optimum=PYTHON genai=PYTHON", each with its environment; STORE=1 stores them
+	$(BIN)/python -m benchmarks.correctness.exported_decoders $(EXPORTERS) $(call stored,exports)
 
 bench-device: $(READY)  ## products a second of the back ends of raptor.device
 	$(BIN)/python -m benchmarks.speed.device_products

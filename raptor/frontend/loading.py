@@ -25,6 +25,8 @@ NO_INPUTS = ModelInputs()
 NO_STATES = ResidencyOptions()
 SURVEYED_CAPACITIES = 256, 64, 16
 """Rows of the caches of a decoder that is surveyed: the first that the model's tables of positions have."""
+_FEWEST_STEPS = (2,)
+"""Steps with which caches of fixed size are found, whose rows are known then."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,15 +168,23 @@ def survey(source: str | Path | ModelProto, inputs: ModelInputs = NO_INPUTS) -> 
 def _find_step(
     model: SourceModel, inputs: ModelInputs
 ) -> tuple[SourceModel, GrowingModel, ModelInputs, tuple[str, ...]] | None:
-    """Returns a step of a decoder whose caches have no size yet, as `_load_step` does; None for any other model."""
-    from raptor.common.options.option_texts import AUTOMATIC
-    from raptor.frontend.growing.decoder_inputs import has_open_axis
+    """Returns a step of a decoder whose caches have no size yet, or get a row at a position; None for others.
 
-    if not any(has_open_axis(value, inputs) for value in model.proto.graph.input):
+    As `_load_step` does.
+    """
+    from raptor.common.options.option_texts import AUTOMATIC
+    from raptor.frontend.growing.decoder_inputs import has_open_axis, reads_position
+
+    is_open = any(has_open_axis(value, inputs) for value in model.proto.graph.input)
+    if not is_open and not reads_position(model.proto):
         return None
-    for capacity in SURVEYED_CAPACITIES:
+    for capacity in SURVEYED_CAPACITIES if is_open else _FEWEST_STEPS:
         try:
-            return _load_step(model, inputs, ResidencyOptions(states=AUTOMATIC, capacity=capacity))
+            step = _load_step(model, inputs, ResidencyOptions(states=AUTOMATIC, capacity=capacity))
+            if is_open:
+                return step
+            if rows := max(state.rows or 0 for state in step[1].steps.states):
+                return _load_step(model, inputs, ResidencyOptions(states=AUTOMATIC, capacity=rows))
         except (UserError, UnsupportedError):
             continue
     return None

@@ -45,7 +45,7 @@ def find_states(
     inputs, outputs = ({name: graph.tensors[name].shape for name in names} for names in (graph.inputs, graph.outputs))
     if given == AUTOMATIC:
         known = {name for names in growing.items() for name in names}
-        found = [pair for pair in _recognise(inputs, outputs) if known.isdisjoint((pair.input, pair.output))]
+        found = [pair for pair in find_named_pairs(inputs, outputs) if known.isdisjoint((pair.input, pair.output))]
         pairs += found or (() if growing else _none_found(inputs, outputs))
     read = {name for node in graph.nodes for name in node.inputs}
     for pair in pairs:
@@ -63,7 +63,7 @@ def find_states(
 
 def recognise_states(inputs: Shapes, outputs: Shapes) -> list[StatePair]:
     """Returns the states that names tell, of a model with these inputs and outputs. Raises `UserError` if none is."""
-    return _recognise(inputs, outputs) or _none_found(inputs, outputs)
+    return find_named_pairs(inputs, outputs) or _none_found(inputs, outputs)
 
 
 def find_pair_fault(inputs: Shapes, outputs: Shapes, pair: StatePair) -> str | None:
@@ -90,7 +90,7 @@ def _without_range(coding: ElementCoding | None) -> ElementCoding | None:
     return coding and replace(coding, low=None, high=None)
 
 
-def _recognise(inputs: Shapes, outputs: Shapes) -> list[StatePair]:
+def find_named_pairs(inputs: Shapes, outputs: Shapes) -> list[StatePair]:
     """Finds pairs by names such as past and present, h0 and hn, state and stateN, cache_in and cache_out."""
     made, given = defaultdict[tuple[str, ...], list[str]](list), defaultdict[tuple[str, ...], list[str]](list)
     for name in outputs:

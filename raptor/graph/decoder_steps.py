@@ -14,13 +14,15 @@ DerivedKind = Literal["ones", "position", "length"]
 class GrowingState:
     """A state to which each step appends a row along `axis`: the model's `output` is its `input` and one row more.
 
-    The program holds the axes of the model in the order `permutation`, where a row is a column or a line.
+    The program holds the axes of the model in the order `permutation`, where a row is a column or a line. `rows`: size
+    of a state that does not grow in the model, where the step at position P writes row P modulo `rows`; None otherwise.
     """
 
     input: str
     output: str
     axis: int
     permutation: tuple[int, ...]
+    rows: int | None = None
 
     @property
     def stored_axis(self) -> int:
@@ -51,9 +53,10 @@ class DerivedInput:
 class DecoderSteps:
     """The steps of a decoder, each a run of a program of fixed size.
 
-    The program holds the last `capacity` rows of each state, the newest at the end, and reads the position, 0 to
-    capacity - 1, from its input `position` ([1], int64), in place of the `derived` inputs. It masks the rows at the
-    beginning that no step has appended. A state of the model that is one of `stacks` is several states of the program.
+    The program holds the last `capacity` rows of each state, or as many as the state has in the model, the newest at
+    the end. It reads the position, 0 to capacity - 1, from its input `position` ([1], int64), in place of the `derived`
+    inputs. It masks the rows at the beginning that no step has appended. A state of the model that is one of `stacks`
+    is several states of the program.
     """
 
     capacity: int

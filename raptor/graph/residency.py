@@ -4,7 +4,7 @@ Each core of the simulator loops over its own stream, and its local memory stays
 once may be read for every later sample.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class Residency:
 
     constants: bool = False
     states: tuple[StatePair, ...] = ()
+    state_inputs: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """The inputs that are states."""
 
-    @property
-    def state_inputs(self) -> tuple[str, ...]:
-        """The inputs that are states."""
-        return tuple(pair.input for pair in self.states)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state_inputs", tuple(pair.input for pair in self.states))
 
     @property
     def state_outputs(self) -> tuple[str, ...]:

@@ -9,13 +9,15 @@ from raptor.output.files import FORMAT_VERSION, Count, Dimension
 class GrowingStateFile(StrictSchema):
     """A state to which each step appends a row along `axis`: `output` is `input` and one row more.
 
-    The program's tensor has the axes of the model's in the order `permutation`.
+    The program's tensor has the axes of the model's in the order `permutation`. `rows`: size of a state that does not
+    grow in `original.onnx`, where the step at position P writes row P modulo `rows`.
     """
 
     input: str
     output: str
     axis: Count
     permutation: JsonArray[Count]
+    rows: Count | None = None
 
 
 class StatePartFile(StrictSchema):
@@ -47,11 +49,11 @@ class DerivedInputFile(StrictSchema):
 
 
 class DecoderFile(StrictSchema):
-    """`decoder.json`: the program is one step of `original.onnx`, whose `states` grow by a row a step.
+    """`decoder.json`: the program is one step of `original.onnx`, whose `states` get a row a step.
 
-    The program holds the last `capacity` rows of each state, the newest at the end. It reads its position, 0 to
-    capacity - 1, from the input `position`, and takes no `derived` inputs. `states` are those of
-    the program; those that are parts of one state of the model are in `stacks`, too.
+    The program holds the last rows of each state, `capacity` or its `rows`, the newest at the end. It reads its
+    position, 0 to capacity - 1, from the input `position`, and takes no `derived` inputs. `states` are those of the
+    program; those that are parts of one state of the model are in `stacks`, too.
 
     `cache_nodes`: nodes of `model.onnx` that compute with caches, or with a value for each of their rows.
     """

@@ -188,7 +188,9 @@ def make_decoder(steps: DecoderSteps) -> decoder_files.DecoderFile:
         capacity=steps.capacity,
         position=steps.position,
         states=tuple(
-            decoder_files.GrowingStateFile(input=s.input, output=s.output, axis=s.axis, permutation=s.permutation)
+            decoder_files.GrowingStateFile(
+                input=s.input, output=s.output, axis=s.axis, permutation=s.permutation, rows=s.rows
+            )
             for s in steps.states
         ),
         derived=tuple(
@@ -213,31 +215,39 @@ def make_resident(graph: SpatialGraph, program: PimProgram, arch: Target) -> res
     if files.INIT not in auxiliary:
         return None
     cores = tuple(_resident_spans(program.cores[i], arch) for i in auxiliary[files.INIT])
-    states = tuple(_resident_state(graph, pair, program) for pair in graph.residency.states)
+    tiles = _resident_tiles(graph, program)
+    states = tuple(_resident_state(graph, pair, tiles[pair.input]) for pair in graph.residency.states)
     late = [(name, passes) for name, passes in program.delays.items() if passes]
     delays = tuple(resident_files.OutputDelay(output=name, passes=passes) for name, passes in late)
     return resident_files.ResidentMap(cores=cores, states=states, delays=delays)
 
 
-def _resident_state(graph: SpatialGraph, pair: StatePair, program: PimProgram) -> resident_files.ResidentState:
-    """Returns where each core holds parts of a state."""
-    tensor = graph.tensors[pair.input]
-    regions = {part.tile.name: part.region for part in tensor.parts}
-    tiles: list[resident_files.LocalTile] = []
+def _resident_tiles(graph: SpatialGraph, program: PimProgram) -> dict[str, list[resident_files.LocalTile]]:
+    """Returns where each core holds parts of states, by the input of the state."""
+    inputs = [pair.input for pair in graph.residency.states]
+    regions = {part.tile.name: (name, part.region) for name in inputs for part in graph.tensors[name].parts}
+    found: dict[str, list[resident_files.LocalTile]] = {name: [] for name in inputs}
     for core in program.cores.values():
         assert core.addresses is not None, "buffers have addresses"
         for number in core.resident.tolist():
-            region = regions.get(core.steps.buffers.name(number))
-            if region is not None:
-                tiles.append(
-                    resident_files.LocalTile(
-                        channels=region.channels,
-                        rows=region.rows,
-                        cols=region.cols,
-                        core=core.core,
-                        address=int(core.addresses[number]),
-                    )
+            name, region = regions.get(core.steps.buffers.name(number), (None, None))
+            if name is not None and region is not None:
+                tile = resident_files.LocalTile(
+                    channels=region.channels,
+                    rows=region.rows,
+                    cols=region.cols,
+                    core=core.core,
+                    address=int(core.addresses[number]),
                 )
+                found[name].append(tile)
+    return found
+
+
+def _resident_state(
+    graph: SpatialGraph, pair: StatePair, tiles: Sequence[resident_files.LocalTile]
+) -> resident_files.ResidentState:
+    """Returns a state with its `tiles`, which cores hold."""
+    tensor = graph.tensors[pair.input]
     return resident_files.ResidentState(
         input=pair.input,
         output=pair.output,

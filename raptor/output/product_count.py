@@ -18,8 +18,10 @@ def count_products(program: PimProgram) -> Mapping[str, int]:
     known: dict[int, Ints] = {}
     for core in program.cores.values():
         steps = core.steps
-        of_form = known.setdefault(id(steps.forms), _products_by_form(steps.forms))
-        by_node = np.bincount(steps.node, of_form[steps.form], len(steps.nodes))
+        table = id(steps.forms)
+        if table not in known:
+            known[table] = _products_by_form(steps.forms)
+        by_node = np.bincount(steps.node, known[table][steps.form], len(steps.nodes))
         for node in np.flatnonzero(by_node).tolist():
             found[steps.nodes[node]] += int(by_node[node])
     return found

@@ -173,10 +173,12 @@ def drop_copies(program: PimProgram) -> PimProgram:
     """
     if not program.cores or not all(map(_makes_pixels, program.cores.values())):
         return program
-    copies = _find_copies(next(iter(program.cores.values())).steps.forms)
+    forms = next(iter(program.cores.values())).steps.forms
+    copies = _find_copies(forms)
+    in_place = np.array([len(form.slots) < form.operands + form.results for form in forms.forms], np.bool_)
     cores, after = dict(program.cores), dict[int, Ints]()
     for i, core in program.cores.items():
-        cores[i], after[i] = _without_copies(core, copies)
+        cores[i], after[i] = _without_copies(core, copies, in_place)
     return replace(program, cores=cores, traces=tuple(_renumbered(trace, after) for trace in program.traces))
 
 
@@ -200,11 +202,13 @@ def _is_copy(form: OperationForm) -> bool:
     return whole and (source.elements, source.element) == (result.elements, result.element)
 
 
-def _without_copies(core: CoreProgram, copies: Bools) -> tuple[CoreProgram, Ints]:
-    """Returns a core without copies, and the step after which the result of each of its steps is observed there."""
+def _without_copies(core: CoreProgram, copies: Bools, in_place: Bools) -> tuple[CoreProgram, Ints]:
+    """Returns a core without copies, and the step after which the result of each of its steps is observed there.
+
+    `copies`, `in_place`: forms that copy a whole buffer, and those whose result is in the buffer of an operand.
+    """
     steps, once, count = core.all_steps, core.init_count, len(core.steps.buffers)
     uses = steps.uses()
-    in_place = np.array([len(form.slots) < form.operands + form.results for form in steps.forms.forms], np.bool_)
     first, written = uses.first(count), (uses.role != OPERAND) | in_place[steps.form[uses.step]]
     writes, last_write = np.bincount(uses.buffer[written], minlength=count), np.full(count, -1)
     last_write[uses.buffer[written]] = uses.step[written]

@@ -89,9 +89,11 @@ class FormCollector:
 
     def of_op(self, op: Operation[Buffer]) -> int:
         """Returns the number of the form of an operation on slots; equal operations share it."""
-        if op.form not in self.number:
-            self.number[op.form] = self.add(OperationForm.from_operation(op))
-        return self.number[op.form]
+        key = op.form
+        number = self.number.get(key)
+        if number is None:
+            number = self.number[key] = self.add(OperationForm.from_operation(op))
+        return number
 
 
 def _slot(op: BodyOp, tile: Tile, number: int, place: int) -> OperandSlot:

@@ -15,7 +15,7 @@ from raptor.pim.allocate_memory import allocate_core, reserved_bytes
 from raptor.pim.global_memory import GlobalMemory
 from raptor.pim.ir import CoreProgram, PimProgram, TensorTrace
 from raptor.pim.operations import LoadRows
-from raptor.pim.step_columns import LOAD, OPERAND, TRANSFERS, WHOLE_BUFFER, Ints, StepColumns
+from raptor.pim.step_columns import LOAD, OPERAND, TRANSFERS, WHOLE_BUFFER, FormTable, Ints, StepColumns
 from raptor.spatial.ir import SpatialGraph
 from raptor.target.arch import Target
 from raptor.target.timing import copy_ns, load_ns
@@ -28,12 +28,17 @@ def keep_constants(program: PimProgram, graph: SpatialGraph, memory: GlobalMemor
     if not graph.residency.constants:
         return program
     observed: dict[int, list[Ints]] = {}
+    plain: dict[int, Bools] = {}
     for trace in program.traces:
         for core in np.unique(trace.core).tolist():
             observed.setdefault(core, []).append(trace.step[trace.core == core] - 1)
     none, cores, numbers = np.zeros(0, np.int64), dict[int, CoreProgram](), dict[int, Ints]()
     for i, core in program.cores.items():
-        steps = ConstantSteps.from_core(core, memory, np.concatenate([none, *observed.get(i, ())]))
+        forms = core.steps.forms
+        if id(forms) not in plain:  # cores share a table of all forms
+            plain[id(forms)] = _are_plain(forms)
+        own = np.concatenate([none, *observed.get(i, ())])
+        steps = ConstantSteps.from_core(core, memory, own, plain[id(forms)])
         chosen = steps.that_fit(arch)
         numbers[i] = np.append(0, np.cumsum(~chosen))
         cores[i] = core
@@ -42,6 +47,12 @@ def keep_constants(program: PimProgram, graph: SpatialGraph, memory: GlobalMemor
             init = once if core.init is None else core.init.followed_by(once)
             cores[i] = replace(core, init=init, steps=core.steps.select(np.flatnonzero(~chosen)))
     return replace(program, cores=cores, traces=tuple(_renumbered(trace, numbers) for trace in program.traces))
+
+
+def _are_plain(forms: FormTable) -> Bools:
+    """Returns, for each form, whether its operation has no matrices and loads no rows."""
+    plain = np.array([not form.operation.matrices for form in forms.forms], np.bool_)
+    return plain & ~forms.of_class(LoadRows)
 
 
 def _renumbered(trace: TensorTrace, numbers: dict[int, Ints]) -> TensorTrace:
@@ -64,14 +75,15 @@ class ConstantSteps:
     writes: tuple[Ints, Ints]
 
     @classmethod
-    def from_core(cls, core: CoreProgram, memory: GlobalMemory, observed: Ints) -> "ConstantSteps":
-        """Finds the steps. `observed`: steps that make tensors of the model, which every sample shows."""
+    def from_core(cls, core: CoreProgram, memory: GlobalMemory, observed: Ints, plain: Bools) -> "ConstantSteps":
+        """Finds the steps. `observed`: steps that make tensors of the model, which every sample shows.
+
+        `plain`: the forms without matrices and rows of tables.
+        """
         steps, uses = core.steps, core.steps.uses()
         reads = uses.role == OPERAND
         has_operands = np.zeros(len(steps), np.bool_)
         has_operands[uses.step[reads]] = True
-        plain = np.array([not form.operation.matrices for form in steps.forms.forms], np.bool_)
-        plain &= ~steps.forms.of_class(LoadRows)
         varying = np.isin(uses.buffer, core.states) | (reads & np.isin(uses.buffer, core.carried))
         local = plain[steps.form] & (steps.form >= len(TRANSFERS)) & has_operands
         allowed = local | _loads_of_constants(steps, memory)

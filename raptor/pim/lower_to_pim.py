@@ -7,7 +7,7 @@ All operations of a kind are lowered together, as columns: `GlobalOrder` has the
 buffers that operations need, and `Rows` collects the resulting steps."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,7 +27,7 @@ from raptor.pim.step_columns import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE
 from raptor.pim.value_numbering import ValueNumbering
 from raptor.spatial.dataflow import Dataflow, GroupedLists
 from raptor.spatial.ir import Copy, SpatialGraph, TensorParts
-from raptor.spatial.operations import Move
+from raptor.spatial.operations import Move, shape_key
 from raptor.spatial.placed_graph import Schedule
 from raptor.target.arch import Target
 
@@ -298,13 +298,19 @@ class _Lowering:
         return last
 
     def run_moves(self, runs: Ints) -> Ints:
-        """Returns the form of a local copy for each of some runs of states."""
-        given, forms = self.state_runs, np.zeros(len(runs), np.int64)
-        for place, k in enumerate(runs.tolist()):
-            state, source = (self.values.all[int(tile[k])] for tile in (given.state, given.source))
-            moved = np.array([[given.into[k], 0, given.first[k], 1, given.elements[k]]])
-            forms[place] = self.kinds.of_op(Move(make_slot(state, 1), (make_slot(source, 0),), moved))
-        return forms
+        """Returns the form of a local copy for each of some runs of states. Equal tiles and runs share one."""
+        given, known = self.state_runs, dict[Hashable, int]()
+        columns = (given.state, given.source, given.into, given.first, given.elements)
+        rows: list[list[int]] = np.stack([column[runs] for column in columns], axis=1).tolist()
+        forms: list[int] = []
+        for tile, made, into, first, elements in rows:
+            state, source = self.values.all[tile], self.values.all[made]
+            key = shape_key(state), shape_key(source), into, first, elements
+            if key not in known:
+                moved = np.array([[into, 0, first, 1, elements]])
+                known[key] = self.kinds.of_op(Move(make_slot(state, 1), (make_slot(source, 0),), moved))
+            forms.append(known[key])
+        return np.array(forms, np.int64)
 
     def read(self, value: Ints, core: Ints, turn: Ints) -> Ints:
         """Returns the numbers of the values that turns read on cores: of the sample that each turn works on."""

@@ -1,5 +1,7 @@
 """Next values of states: runs of elements of the tiles that hold both, and when those of caches move."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,8 +38,7 @@ class StateRuns:
         found = [np.zeros((0, 5), np.int64)]
         for pair in graph.residency.states:
             source, first = _locate(graph.tensors[pair.output], values)
-            for tile, numbers in _tiles(graph.tensors[pair.input], values):
-                found.append(_runs(tile, source[numbers], first[numbers]))
+            found.append(_runs(_tiles(graph.tensors[pair.input], values), source, first))
         return cls(*np.concatenate(found).T)
 
 
@@ -56,12 +57,19 @@ def _locate(tensor: TensorParts, values: ValueNumbering) -> tuple[Ints, Ints]:
     return tile, place
 
 
-def _runs(state: int, source: Ints, first: Ints) -> Ints:
-    """Returns [runs, 5], the columns of `StateRuns`, of one tile. source, first: where each of its elements is made."""
-    ends = (np.diff(source) != 0) | (np.diff(first) != 1)
-    into = np.append(0, np.flatnonzero(ends) + 1)
-    elements = np.diff(np.append(into, len(source)))
-    return np.stack([np.full(len(into), state), into, source[into], first[into], elements], axis=1)
+def _runs(tiles: Sequence[tuple[int, Ints]], source: Ints, first: Ints) -> Ints:
+    """Returns [runs, 5], the columns of `StateRuns`, of the tiles of a state, each with the numbers of its elements.
+
+    source, first: tile and place where each element of the state is made, by number.
+    """
+    sizes = [len(numbers) for _, numbers in tiles]
+    state, begin = (np.repeat(column, sizes) for column in ([tile for tile, _ in tiles], np.cumsum([0, *sizes[:-1]])))
+    numbers = np.concatenate([numbers for _, numbers in tiles])
+    source, first = source[numbers], first[numbers]
+    ends = (np.diff(state) != 0) | (np.diff(source) != 0) | (np.diff(first) != 1)
+    at = np.append(0, np.flatnonzero(ends) + 1)
+    elements = np.diff(np.append(at, len(numbers)))
+    return np.stack([state[at], at - begin[at], source[at], first[at], elements], axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,8 +100,9 @@ class WaitingCores:
         together = np.argsort(keys, kind="stable")
         groups = np.split(together, np.flatnonzero(np.diff(keys[together])) + 1)
         for runs in sorted(groups, key=lambda group: int(ready[group].max(initial=-1))):
-            first, sizes = int(ready[runs].max()), elements[runs].tolist()
-            needed_ns = sum(copy_ns(self.arch, size) + ISSUE_NS for size in sizes)
+            first = int(ready[runs].max())
+            sizes = Counter[int](elements[runs].tolist())
+            needed_ns = sum(count * (copy_ns(self.arch, size) + ISSUE_NS) for size, count in sizes.items())
             after = int(np.searchsorted(self.last, first))
             place = self.gaps.take_first(int(core[runs[0]]), after, needed_ns)
             if place is not None:

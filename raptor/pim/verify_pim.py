@@ -173,21 +173,25 @@ def _check_kept(core: CoreProgram) -> None:
     kept[core.carried] = False
     reads = uses.role == OPERAND
     np.maximum.at(last_read, uses.buffer[reads], uses.step[reads])
-    parts: dict[int, list[tuple[int, int]]] = {state: [] for state in core.states.tolist()}
-    for use in np.flatnonzero(kept[uses.buffer] & ~reads).tolist():
-        step, buffer = int(uses.step[use]), int(uses.buffer[use])
-        if buffer not in parts:
-            _refuse_step(core, step, f"overwrites %{steps.buffers.name(buffer)}, which later samples read")
-        if step < last_read[buffer]:
-            _refuse_step(
-                core, step, f"overwrites the state %{steps.buffers.name(buffer)}, which this sample still reads"
-            )
-        parts[buffer] += _written_ranges(steps, step)
-    for state, written in parts.items():
-        name, elements = steps.buffers.name(state), int(steps.buffers.elements[state, 0])
-        ends = [0, *(first + size for first, size in sorted(written))]
-        if [first for first, _ in sorted(written)] != ends[:-1] or ends[-1] != elements:
-            raise VerifyError(f"pim: core {core.core}: the elements of the state %{name} are not written once each")
+    writes = np.flatnonzero(kept[uses.buffer] & ~reads)
+    step, buffer = uses.step[writes], uses.buffer[writes]
+    is_state = np.isin(buffer, core.states)
+    for k in np.flatnonzero(~is_state | (step < last_read[buffer])).tolist():
+        name = steps.buffers.name(int(buffer[k]))
+        state = f"overwrites the state %{name}, which this sample still reads"
+        _refuse_step(core, int(step[k]), state if is_state[k] else f"overwrites %{name}, which later samples read")
+    written, first, elements = _written_ranges(steps, step, buffer).T
+    order = np.lexsort((first, written))
+    ends = first[order] + elements[order]
+    follows = np.append(-1, written[order])[:-1] == written[order]
+    gaps = first[order] != np.where(follows, np.append(0, ends)[:-1], 0)
+    total = np.bincount(written, elements, len(steps.buffers))
+    wrong = np.zeros(len(steps.buffers), np.bool_)
+    wrong[written[order][gaps]] = True
+    wrong[core.states] |= total[core.states] != steps.buffers.elements[core.states, 0]
+    for number in np.flatnonzero(wrong).tolist():
+        name = steps.buffers.name(number)
+        raise VerifyError(f"pim: core {core.core}: the elements of the state %{name} are not written once each")
 
 
 def _refuse_step(core: CoreProgram, step: int, fault: str) -> NoReturn:
@@ -196,14 +200,21 @@ def _refuse_step(core: CoreProgram, step: int, fault: str) -> NoReturn:
     raise PimError(f"{_where(core, at)}: {fault}", core=core.core, step=at)
 
 
-def _written_ranges(steps: StepColumns, step: int) -> list[tuple[int, int]]:
-    """Returns first element and number of elements of each part of its result that a step writes."""
-    first, elements = steps.span[step].tolist()
-    operation = steps.forms.forms[int(steps.form[step])].operation
-    if isinstance(operation, Move):
-        return [(int(into), int(size)) for into, *_, size in operation.runs.tolist()]
-    result = int(steps.results(np.array([step]))[0])
-    return [(0, int(steps.buffers.elements[result, 0])) if first == WHOLE_BUFFER else (first, elements)]
+def _written_ranges(steps: StepColumns, step: Ints, buffer: Ints) -> Ints:
+    """Returns [ranges, 3], buffer, first element and number of elements, of what steps write into a buffer each."""
+    first: Ints = steps.span[step, 0]
+    elements: Ints = steps.span[step, 1]
+    whole, size = first == WHOLE_BUFFER, steps.buffers.elements[buffer, 0]
+    found = np.column_stack([buffer, np.where(whole, 0, first), np.where(whole, size, elements)])
+    forms, which = np.unique(steps.form[step], return_inverse=True)
+    numbers: list[int] = forms.tolist()
+    operations = [steps.forms.forms[number].operation for number in numbers]
+    runs = [op.runs[:, [0, -1]] if isinstance(op, Move) else np.zeros((0, 2), np.int64) for op in operations]
+    counts, begin = np.array([len(r) for r in runs], np.int64)[which], np.cumsum([0, *map(len, runs)])
+    moved = np.array([isinstance(op, Move) for op in operations], np.bool_)[which]
+    row = np.repeat(begin[which] - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+    parts = np.concatenate([np.zeros((0, 2), np.int64), *runs])[row]
+    return np.concatenate([found[~moved], np.column_stack([np.repeat(buffer, counts), parts])])
 
 
 def _where(core: CoreProgram, step: int) -> str:

@@ -85,15 +85,21 @@ class DecoderSession:
         return {name: array for name, array in result.items() if name not in made}
 
     def states(self) -> dict[str, Array]:
-        """Returns the states as the model has them, by its outputs; of growing ones, the rows of the tokens so far."""
+        """Returns the states as the model has them, by its outputs; of growing ones, the rows of the tokens so far.
+
+        A state of fixed size has all its rows, each at its place: the one of position P at P modulo their number.
+        """
         found: dict[str, Array] = {}
         growing = {state.output: state for state in self.decoder.states}
         values = self._chip.save()
         for state in self.program.states:
             array, own = values[state.input], growing.get(state.output)
             if own is not None:
-                rows = range(self.capacity - self.position, self.capacity)
-                array = array.transpose(np.argsort(own.permutation)).take(rows, own.axis)
+                array = array.transpose(np.argsort(own.permutation))
+                if own.rows is None:
+                    array = array.take(range(self.capacity - self.position, self.capacity), own.axis)
+                else:
+                    array = np.roll(array, self.position, own.axis)
             found[state.output] = array
         for stack in self.decoder.stacks:
             found[stack.output] = np.stack([found.pop(part.output) for part in stack.parts])

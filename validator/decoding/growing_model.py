@@ -32,9 +32,9 @@ class GrowingModel:
         shapes = {place.name: list(place.shape) for place in program.memory.inputs}
         for state in decoder.states:
             stored = shapes[state.input]
-            shapes[state.input] = [
-                0 if d == state.axis else stored[state.permutation.index(d)] for d in range(len(stored))
-            ]
+            shapes[state.input] = [stored[state.permutation.index(d)] for d in range(len(stored))]
+            if state.rows is None:
+                shapes[state.input][state.axis] = 0
         pairs = {state.input: state.output for state in program.states}
         for stack in decoder.stacks:
             shapes[stack.input] = [len(stack.parts), *shapes[stack.parts[0].input]]

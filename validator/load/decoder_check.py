@@ -34,9 +34,9 @@ def check_decoder(decoder: DecoderFile, program: LoadedProgram) -> None:
         axes = sorted(state.permutation)
         if axes != list(range(len(known.shape))) or state.axis not in axes:
             raise UserError(f"{files.DECODER}: state {state.input!r}: {state.permutation} are not its axes")
-        if known.shape[state.permutation.index(state.axis)] != decoder.capacity:
-            shape = list(known.shape)
-            raise UserError(f"{files.DECODER}: state {state.input!r} of {shape} has no {decoder.capacity} rows")
+        rows = decoder.capacity if state.rows is None else state.rows
+        if known.shape[state.permutation.index(state.axis)] != rows:
+            raise UserError(f"{files.DECODER}: state {state.input!r} of {list(known.shape)} has no {rows} rows")
     _check_stacks(decoder, states)
     for derived in decoder.derived:
         if derived.dtype not in _TYPES:

@@ -52,12 +52,15 @@ def describe_decoder(steps: DecoderSteps, graph: Graph, arch: Target) -> Decoder
     """Returns the caches of a decoder. `graph`: its step, whose caches have the capacity of `steps`."""
     found = [graph.tensors[state.input] for state in steps.states if state.input in graph.tensors]
     size = sum(int(np.prod(tensor.shape)) * arch.bytes_of(tensor.element) for tensor in found)
+    rows = {state.input: state.rows or steps.capacity for state in steps.states}
     stacked = {part.input: stack.input for stack in steps.stacks for part in stack.parts}
     names = dict.fromkeys(stacked.get(state.input, state.input) for state in steps.states)
     return DecoderInfo(
         capacity=steps.capacity,
         states=tuple(names),
-        token_bytes=size // steps.capacity,
+        token_bytes=sum(
+            int(np.prod(tensor.shape)) // rows[tensor.name] * arch.bytes_of(tensor.element) for tensor in found
+        ),
         cache_bytes=size,
         derived=tuple(given.name for given in steps.derived),
     )

@@ -25,6 +25,7 @@ _DERIVED: Mapping[str, DerivedKind] = MappingProxyType(
     {
         "attention_mask": "ones",
         "cache_position": "position",
+        "input_pos": "position",
         "past_sequence_length": "position",
         "position_ids": "position",
         "total_sequence_length": "length",
@@ -50,9 +51,10 @@ class DecoderInputs:
     shapes: Mapping[str, tuple[int, ...]]
     types: Mapping[str, "np.dtype[Any]"]
 
-    def values(self, position: int) -> dict[str, Array]:
-        """Returns an array for each input at a position: zeros where the position does not determine the values."""
-        return {name: self._value(name, shape, position) for name, shape in self.shapes.items()}
+    def values(self, position: int, names: Collection[str] | None = None) -> dict[str, Array]:
+        """Returns an array for each input, or those of `names`, at a position: zeros where it determines no values."""
+        wanted = self.shapes if names is None else names
+        return {name: self._value(name, shape, position) for name, shape in self.shapes.items() if name in wanted}
 
     def _value(self, name: str, shape: tuple[int, ...], position: int) -> Array:
         kind, dtype = self.derived.get(name), self.types[name]
@@ -60,8 +62,9 @@ class DecoderInputs:
             return np.ones((*shape[:-1], position + 1), dtype)
         if kind is not None:
             return np.full(shape, position + (kind == "length"), dtype)
-        axes = [state.axis for state in self.states if state.input == name]
-        return np.zeros([position if d in axes else size for d, size in enumerate(shape)], dtype)
+        # A cache of fixed size is given without the row that the step appends.
+        rows = {s.axis: position if s.rows is None else s.rows - 1 for s in self.states if s.input == name}
+        return np.zeros([rows.get(d, size) for d, size in enumerate(shape)], dtype)
 
     def derived_inputs(self, position: int) -> tuple[DerivedInput, ...]:
         """Returns the inputs that the position determines, with their shapes there."""
@@ -72,9 +75,9 @@ class DecoderInputs:
 
 
 def read_decoder_inputs(proto: ModelProto, pairs: Mapping[str, str], fixed: ModelInputs) -> DecoderInputs:
-    """Finds the caches of a decoder and the sizes of its inputs. `pairs`: states as the user names them.
+    """Finds the caches of a decoder that grow, and the sizes of its inputs. `pairs`: states as the user names them.
 
-    Raises `UserError` if no state grows, for sizes that are not known, and for more than one sequence or token a step.
+    Raises `UserError` for sizes that are not known, and for more than one sequence or token a step.
     """
     weights = {t.name for t in proto.graph.initializer}
     inputs = {v.name: v for v in proto.graph.input if v.name not in weights}
@@ -85,11 +88,6 @@ def read_decoder_inputs(proto: ModelProto, pairs: Mapping[str, str], fixed: Mode
         for name, node in appends.items()
         if pairs == AUTOMATIC or pairs.get(name) == node.output[0]
     ]
-    if not states:
-        raise UserError(
-            f"{spell_name('capacity')}: no state grows; a cache is an input to which a Concat appends rows, and whose "
-            "result the model returns as the next value"
-        )
     derived: dict[str, DerivedKind] = {name: _DERIVED[name] for name in inputs if name in _DERIVED}
     of_a_step = _integer_dims(inputs.values(), derived)
     sizes = _Sizes(fixed, of_a_step, partial(_infer_open_sizes, proto, appends, of_a_step))
@@ -99,6 +97,20 @@ def read_decoder_inputs(proto: ModelProto, pairs: Mapping[str, str], fixed: Mode
         name: np.dtype(helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)) for name, v in inputs.items()
     }
     return DecoderInputs(tuple(states), {s.input: appends[s.input] for s in states}, derived, shapes, types)
+
+
+def reads_position(proto: ModelProto) -> bool:
+    """Checks whether an input has a name that exporters give to the position of a step."""
+    return any(_DERIVED.get(value.name) == "position" for value in proto.graph.input)
+
+
+def require_states(inputs: DecoderInputs) -> None:
+    """Raises `UserError` for a decoder without caches."""
+    if not inputs.states:
+        raise UserError(
+            f"{spell_name('capacity')}: no state grows; a cache is an input to which a Concat appends rows, or of "
+            "which each step writes the row of its position, and whose next value the model returns"
+        )
 
 
 def has_open_axis(value: ValueInfoProto, fixed: ModelInputs) -> bool:

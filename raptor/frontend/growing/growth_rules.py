@@ -16,7 +16,7 @@ from raptor.common.errors import UserError
 from raptor.frontend.proto.nodes import read_attributes
 
 Shape = tuple[int, ...]
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     (
         *("Abs", "Add", "And", "Cast", "Ceil", "Clip", "Cos", "Div", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater"),
         *("GreaterOrEqual", "IsNaN", "IsInf", "Less", "LessOrEqual", "Max", "Min", "Mul", "Neg", "Not", "Or", "Pow"),
@@ -29,7 +29,7 @@ _MOVES = frozenset(
         *("Tile", "Transpose", "Unsqueeze"),
     )
 )
-_BY_LAST_AXIS = frozenset(("LayerNormalization", "RMSNormalization"))
+BY_LAST_AXIS = frozenset(("LayerNormalization", "RMSNormalization"))
 _KEEP_ZEROS = frozenset(
     ("Cast", "Dropout", "Expand", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 )
@@ -40,7 +40,8 @@ _END = 2**31 - 1
 class Growth:
     """Shapes at the last position and at the one before; `masked`: the softmaxes that need a mask, with its axis.
 
-    `lead`: number of elements before the rows, along the axis that grows, where there are any.
+    `lead`: number of elements before the rows, along the axis that grows, where there are any. `complete`: the model
+    has all rows at all positions, as those of a cache of fixed size, so that its own masks hide those it must not see.
     """
 
     proto: ModelProto
@@ -50,6 +51,7 @@ class Growth:
     """Tensors whose rows that do not exist are 0; constants that are 0 everywhere are among them."""
     masked: dict[str, int] = field(default_factory=dict[str, int])
     lead: dict[str, int] = field(default_factory=dict[str, int])
+    complete: bool = False
 
     def axis(self, name: str) -> int | None:
         """Returns the axis along which a tensor grows; None if it does not. Raises `UserError` if several axes grow."""
@@ -77,7 +79,7 @@ class Growth:
 
     def _fault(self, node: NodeProto, read: Sequence[str]) -> str | None:
         kind = node.op_type
-        if kind in _ELEMENTWISE:
+        if kind in ELEMENTWISE:
             return self._elementwise(node, read)
         if kind in _MOVES:
             return self._move(node, read)
@@ -87,7 +89,7 @@ class Growth:
             return self._softmax(node)
         if kind.startswith("Reduce"):
             return self._reduction(node, read)
-        if kind in _BY_LAST_AXIS:
+        if kind in BY_LAST_AXIS:
             rank = len(self.last[node.input[0]])
             first = int(read_attributes(node).get("axis", -1)) % rank
             return "it works along the axis that grows" if (self.axis(node.input[0]) or 0) >= first else None
@@ -177,19 +179,19 @@ class Growth:
         a, b = node.input
         inner = self.axis(a) == len(self.last[a]) - 1
         if inner and self.axis(b) == len(self.last[b]) - 2:
-            return None if {a, b} & self.zeros else "it adds rows that nothing has masked"
+            return None if self.complete or {a, b} & self.zeros else "it adds rows that nothing has masked"
         both = self.axis(a) is not None and self.axis(b) is not None
         return "both operands grow" if both or inner else None
 
     def _softmax(self, node: NodeProto) -> str | None:
         name, rank = node.input[0], len(self.last[node.input[0]])
         along = int(read_attributes(node).get("axis", -1)) % rank
-        if self.axis(name) == along:
+        if self.axis(name) == along and not self.complete:
             self.masked[node.output[0]] = along
             self.zeros.add(node.output[0])
         return None
 
     def _reduction(self, node: NodeProto, read: Sequence[str]) -> str | None:
-        if not read or self.axis(node.output[0]) is not None:
+        if self.complete or not read or self.axis(node.output[0]) is not None:
             return None
         return None if node.op_type == "ReduceSum" and read[0] in self.zeros else "it reduces the axis that grows"

@@ -11,7 +11,7 @@ from raptor.common.errors import UserError
 from raptor.frontend.growing.decoder_inputs import DecoderInputs
 from raptor.frontend.proto.model_checks import extract_fault
 from raptor.frontend.proto.onnx_wrappers import run_model
-from raptor.frontend.proto.read_model import find_reads
+from raptor.frontend.proto.read_model import copy_header, find_reads
 
 Array = npt.NDArray[Any]
 
@@ -41,25 +41,20 @@ def _run(
     proto: ModelProto, names: Sequence[str], inputs: DecoderInputs, positions: Sequence[int]
 ) -> list[Mapping[str, Any]]:
     """Runs the part of a model that computes the tensors `names`, once for each position."""
-    part = ModelProto()
-    part.CopyFrom(proto)
+    part = copy_header(proto)
     kept = _ancestors(proto, names)
     nodes = [node for node in proto.graph.node if kept.intersection(node.output)]
     read = {name for node in nodes for name in find_reads(node)}
-    for kind, left in (("node", nodes), ("input", _named(proto.graph.input, read))):
-        part.graph.ClearField(kind)
-        getattr(part.graph, kind).extend(left)
-    part.graph.ClearField("initializer")
+    part.graph.node.extend(nodes)
+    part.graph.input.extend(_named(proto.graph.input, read))
     part.graph.initializer.extend(_named(proto.graph.initializer, read))
-    part.graph.ClearField("output")
-    part.graph.ClearField("value_info")
     part.graph.output.extend(ValueInfoProto(name=name) for name in names)
     given = {v.name for v in part.graph.input} - {t.name for t in part.graph.initializer}
     begun: list[int] = []
 
     def feed(position: int) -> Mapping[str, Any]:
         begun.append(position)
-        return {name: array for name, array in inputs.values(position).items() if name in given}
+        return inputs.values(position, given)
 
     try:
         return run_model(part, map(feed, positions))

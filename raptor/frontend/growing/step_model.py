@@ -4,11 +4,15 @@ The step is the model at its last position, when the caches are full: all its sh
 determines (masks, angles, embeddings of positions) becomes a table with a row for each position, and the step reads the
 row of its position. A cache moves by a row, and its new row comes last; a softmax over a cache gets a mask of the rows
 that no step has appended. A cache whose rows a product adds up is stored with its rows side by side.
+
+A cache of fixed size, of which the model writes a row in place, moves by a row, too. The oldest row leaves, which is
+the one that the model overwrites. So row P of the model is the last one, and a value for each row, such as a mask, is
+turned by P + 1 rows. Rows that the model has not written are 0 on both sides, and its own masks hide them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,19 +21,21 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from raptor.common.errors import UserError
 from raptor.frontend.contributed.attention_expansions import MASKED
 from raptor.frontend.control_flow.inline_subgraphs import UniqueNames
-from raptor.frontend.growing.decoder_inputs import DecoderInputs, read_decoder_inputs
+from raptor.frontend.growing.decoder_inputs import DecoderInputs, read_decoder_inputs, require_states
 from raptor.frontend.growing.growth_rules import Growth
 from raptor.frontend.growing.move_factors import move_factors
 from raptor.frontend.growing.position_values import compute_by_position, measure_shapes
 from raptor.frontend.growing.resolve_model import resolve_model
+from raptor.frontend.growing.row_axes import find_row_axes
 from raptor.frontend.growing.split_stacks import split_stacks
+from raptor.frontend.growing.tensor_knowledge import Knowledge, classify_tensors
+from raptor.frontend.growing.written_rows import append_written_rows
 from raptor.frontend.proto.model_checks import PARAMETER_INPUTS
-from raptor.frontend.proto.read_model import SourceModel, find_reads, read_proto
+from raptor.frontend.proto.read_model import SourceModel, copy_header, find_reads, read_proto
 from raptor.graph.decoder_steps import DecoderSteps, GrowingState, StackedState, split_pairs
 from raptor.options import ModelInputs
 
 Array = npt.NDArray[Any]
-_Knowledge = Literal["constant", "position", "data"]
 _POSITION = "position"
 
 
@@ -49,7 +55,11 @@ def make_step_model(source: SourceModel, pairs: Mapping[str, str], capacity: int
     proto = ModelProto.FromString(source.onnx_bytes)
     resolve_model(proto)
     stacks = split_stacks(proto, pairs, UniqueNames(proto.graph))
-    inputs = read_decoder_inputs(proto, split_pairs(stacks, pairs), _split_shapes(stacks, fixed))
+    pairs = split_pairs(stacks, pairs)
+    inputs = read_decoder_inputs(proto, pairs, _split_shapes(stacks, fixed))
+    if not inputs.states:
+        inputs = append_written_rows(proto, inputs, pairs, capacity)
+    require_states(inputs)
     step = _StepBuilder(proto, inputs, capacity, source.name).build()
     return replace(step, steps=replace(step.steps, stacks=stacks))
 
@@ -65,13 +75,23 @@ def _split_shapes(stacks: Sequence[StackedState], fixed: ModelInputs) -> ModelIn
 
 
 class _StepBuilder:
-    """Builds the step. `last`, `before`: shapes at the last position and at the one before."""
+    """Builds the step. `last`, `before`: shapes at the last position and at the one before.
+
+    Caches of fixed size have the same shapes at both; then `before` is what the shapes would be with a row less.
+    `by_rows`: tensors that have a value for each row of such a cache, though nothing computes them from one.
+    """
 
     def __init__(self, proto: ModelProto, inputs: DecoderInputs, capacity: int, name: str) -> None:
         self.proto, self.inputs, self.capacity, self.name = proto, inputs, capacity, name
         self.names = UniqueNames(proto.graph)
         self.position = self.names.unique_tensor(_POSITION)
-        self.last, self.before = measure_shapes(proto, inputs, (capacity - 1, capacity - 2))
+        self.is_fixed = inputs.states[0].rows is not None
+        self.by_rows = set[str]()
+        if self.is_fixed:
+            (self.last,) = measure_shapes(proto, inputs, (capacity - 1,))
+            self.before = self._shapes_with_a_row_less()
+        else:
+            self.last, self.before = measure_shapes(proto, inputs, (capacity - 1, capacity - 2))
         move_factors(proto, self.names, self.last, self.before)
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
@@ -79,14 +99,14 @@ class _StepBuilder:
         self.read_as: dict[str, str] = {}
 
     def build(self) -> StepModel:
-        known = _classify(self.proto, self.inputs)
-        data = [n for n in self.proto.graph.node if any(known[o] == "data" for o in n.output if o)]
+        known = classify_tensors(self.proto, self.inputs.shapes, self.inputs.derived)
+        data = self._nodes_of_data(known)
         self._check_appends(data)
         reads = self._frontier(data, known)
-        values = compute_by_position(self.proto, sorted(reads), self.inputs, self.capacity)
+        values = compute_by_position(self.proto, sorted(reads), self.inputs, self.capacity) | self._constants_by_rows()
         appends = {node.output[0]: state for state, node in self.inputs.appends.items()}
         zeros = {n for n, found in values.items() if not any(a.any() for a in found)} | self._zero_weights()
-        growth = Growth(self.proto, self.last, self.before, zeros)
+        growth = Growth(self.proto, self.last, self.before, zeros, complete=self.is_fixed)
         growth.follow([n for n in data if n.output[0] not in appends])
         self._check_outputs(growth, appends)
         fused = self._fused_masks(growth, data, values)
@@ -102,6 +122,25 @@ class _StepBuilder:
         grown = tuple(dict.fromkeys(node.name or node.output[0] for node in self.nodes if self._grows(node, growth)))
         steps = DecoderSteps(self.capacity, self.position, tuple(states.values()), derived, cache_nodes=grown)
         return StepModel(self._model(tables, steps.states), steps)
+
+    def _nodes_of_data(self, known: Mapping[str, Knowledge]) -> list[NodeProto]:
+        return [n for n in self.proto.graph.node if any(known[o] == "data" for o in n.output if o)]
+
+    def _shapes_with_a_row_less(self) -> dict[str, tuple[int, ...]]:
+        """Returns the shapes of all tensors if the caches of fixed size had a row less."""
+        known = classify_tensors(self.proto, self.inputs.shapes, self.inputs.derived)
+        caches = {s.output: s.axis for s in self.inputs.states}
+        axes = find_row_axes(self._nodes_of_data(known), self.last, known, caches, PARAMETER_INPUTS)
+        self.by_rows = {name for name in axes if known.get(name) != "data"}
+        shapes = {name: [*self.last[name]] for name in axes}
+        for name, axis in axes.items():
+            shapes[name][axis] -= 1
+        return self.last | {name: tuple(shape) for name, shape in shapes.items()}
+
+    def _constants_by_rows(self) -> dict[str, list[Array]]:
+        """Returns the constants that have a value for each row of a cache of fixed size, at all positions."""
+        weights = [t for t in self.proto.graph.initializer if t.name in self.by_rows]
+        return {t.name: [numpy_helper.to_array(t)] * self.capacity for t in weights}
 
     def _grows(self, node: NodeProto, growth: Growth) -> bool:
         """Checks whether a node has a value for each row of a cache."""
@@ -122,7 +161,7 @@ class _StepBuilder:
     def _check_appends(self, data: Sequence[NodeProto]) -> None:
         """Checks that each state gets one row, and that nothing else reads it before that."""
         for state in self.inputs.states:
-            added = self.last[state.output][state.axis] - self.capacity + 1
+            added = self.last[state.output][state.axis] - (state.rows or self.capacity) + 1
             if added != 1:
                 raise UserError(f"{state.output}: a step appends {added} rows, where a step takes one token")
             others = [
@@ -132,7 +171,7 @@ class _StepBuilder:
                 label = others[0].name or others[0].output[0]
                 raise UserError(f"{label} ({others[0].op_type}): reads {state.input} before its new row is appended")
 
-    def _frontier(self, data: Sequence[NodeProto], known: Mapping[str, _Knowledge]) -> set[str]:
+    def _frontier(self, data: Sequence[NodeProto], known: Mapping[str, Knowledge]) -> set[str]:
         """Returns the tensors that the position determines and others read, or that the model returns."""
         read = {name for node in data for name in find_reads(node)} | {v.name for v in self.proto.graph.output}
         return {name for name in read if known.get(name) == "position"} - set(self.inputs.derived)
@@ -178,12 +217,22 @@ class _StepBuilder:
             if array.ndim != len(shape) or any(a > b for a, b in zip(array.shape, shape, strict=True)):
                 raise UserError(f"tensor {name}: its shape {list(array.shape)} at position {k} is not {list(shape)}")
             ends = (slice(b - a, b) for a, b in zip(array.shape, shape, strict=True))
-            rows[(k, *ends)] = array
+            rows[(k, *ends)] = self._turn(array, k, growth.axis(name))
         if masks:
             rows = np.maximum(rows, dtype.type(MASKED))
         if (rows == rows[:1]).all():
             return self._constant(rows[0], name)
         return self._position_table(rows, name)
+
+    def _turn(self, array: Array, position: int, axis: int | None) -> Array:
+        """Returns values for the rows of a cache of fixed size in the order of the window, the newest row last.
+
+        Numbers that are minus infinity, such as masks, become `MASKED`.
+        """
+        if not self.is_fixed or axis is None:
+            return array
+        turned = np.roll(array, -(position + 1), axis)
+        return np.where(np.isneginf(turned), array.dtype.type(MASKED), turned) if array.dtype.kind == "f" else turned
 
     def _constant(self, values: Array, stem: str) -> str:
         name = self.names.unique_tensor(f"{stem}.at_step")
@@ -266,10 +315,7 @@ class _StepBuilder:
         nodes = [*_constants_first(self.proto, made, kept), *self.nodes]
         read = {name for node in nodes for name in find_reads(node)}
         weights = [t for t in (*self.proto.graph.initializer, *self.constants) if t.name in read]
-        step = ModelProto()
-        step.CopyFrom(self.proto)
-        for part in ("node", "initializer", "input", "output", "value_info"):
-            step.graph.ClearField(part)
+        step = copy_header(self.proto)
         step.graph.node.extend(nodes)
         step.graph.initializer.extend(weights)
         types = {v.name: v.type.tensor_type.elem_type for v in (*self.proto.graph.input, *self.proto.graph.output)}
@@ -309,17 +355,3 @@ def _constants_first(proto: ModelProto, made: set[str], kept: Sequence[NodeProto
 
 def _along(length: int, axis: int, rank: int) -> list[int]:
     return [length if d == axis else 1 for d in range(rank)]
-
-
-def _classify(proto: ModelProto, inputs: DecoderInputs) -> dict[str, _Knowledge]:
-    """Returns what determines each tensor: nothing, the position alone, or the data of a step."""
-    known: dict[str, _Knowledge] = {t.name: "constant" for t in proto.graph.initializer}
-    known |= {name: "position" if name in inputs.derived else "data" for name in inputs.shapes}
-    for node in proto.graph.node:
-        found = {known.get(name, "constant") for name in find_reads(node)}
-        if node.op_type in ("Shape", "Size"):
-            kind: _Knowledge = "constant" if found <= {"constant"} else "position"
-        else:
-            kind = "data" if "data" in found else "position" if "position" in found else "constant"
-        known |= {o: kind for o in node.output if o}
-    return known

@@ -22,6 +22,8 @@ LIMIT_BYTES = 2**31 - 1
 
 INLINE_BYTES = 1024
 """Constants below this size stay in the proto, where shape inference sees their values."""
+_OF_THE_GRAPH = frozenset(("graph", "node", "initializer", "input", "output", "value_info"))
+"""Fields of a model and of its graph that `copy_header` leaves out."""
 ORIGINAL_LOCATION = "original"
 """External data location by which a proto refers to the bytes that it was read from."""
 
@@ -140,6 +142,20 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
     """Yields the graph attributes of a node: the branches of an If, or the body of a loop."""
     for attribute in node.attribute:
         yield from (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else []))
+
+
+def copy_header(proto: ModelProto) -> ModelProto:
+    """Returns a model with the versions, properties, functions and names of another one, and with an empty graph."""
+    copy = ModelProto()
+    for source, target in ((proto, copy), (proto.graph, copy.graph)):
+        for known, value in source.ListFields():
+            if known.name in _OF_THE_GRAPH:
+                continue
+            if isinstance(value, str | bytes | int):
+                setattr(target, known.name, value)
+            else:
+                getattr(target, known.name).MergeFrom(value)
+    return copy
 
 
 def find_reads(node: NodeProto) -> Iterator[str]:

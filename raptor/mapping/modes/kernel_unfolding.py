@@ -19,9 +19,10 @@ def unfold_kernel(filter_: Filter, arch: Target, tile: int) -> Iterator[Matrix]:
 
 def drop_zero_matrices(filter_: Filter, matrices: Sequence[Matrix]) -> Iterator[Matrix]:
     """Yields the matrices that are not all zeros. Outputs whose weights are all 0 keep their first matrix."""
-    kept = {matrix.cols for matrix in matrices if not is_zero(filter_, matrix)}
-    for matrix in matrices:
-        if matrix.cols not in kept or not is_zero(filter_, matrix):
+    zero = [is_zero(filter_, matrix) for matrix in matrices]
+    kept = {matrix.cols for matrix, is_empty in zip(matrices, zero, strict=True) if not is_empty}
+    for matrix, is_empty in zip(matrices, zero, strict=True):
+        if matrix.cols not in kept or not is_empty:
             kept.add(matrix.cols)
             yield matrix
 

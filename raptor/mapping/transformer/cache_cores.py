@@ -105,9 +105,10 @@ def place_decoder(graph: Graph, decision: Decision, arch: Target) -> Decision:
         return decision
     lines = sum(attention[0].lines for attention in attentions)
     layers, chains = dict(decision.layers), _find_chains(graph, decision, attentions)
-    for most in range(_MOST_TOGETHER, 0, -1):
-        spread = _spread_layers(graph, decision, arch, chains, most)
-        if len(_layer_cores(spread)) <= min(arch.usable_cores // 2, arch.usable_cores - lines):
+    cuts, room = _cut_layers(graph, decision, arch, chains), min(arch.usable_cores // 2, arch.usable_cores - lines)
+    for most in range(_MOST_TOGETHER, 0, -1) if _fewest_cores(cuts, arch) <= room else ():
+        spread = _spread_layers(decision, arch, chains, cuts, most)
+        if len(_layer_cores(spread)) <= room:
             layers, taken = spread, _layer_cores(spread)
             break
     else:
@@ -139,11 +140,11 @@ def spread_one_token(graph: Graph, decision: Decision, arch: Target) -> list[Dec
     chains: _Chains = {} if graph.residency.states else _find_chains(graph, decision, [])
     if len(chains) < _FEWEST_LAYERS or layers != {key for keys in chains.values() for key in keys}:
         return []
-    found: list[Decision] = []
+    found, cuts = list[Decision](), _cut_layers(graph, decision, arch, chains)
     for together in _TOGETHER:
         grouped = {(level // together, level): keys for (_, level), keys in chains.items()}
         for most in range(_MOST_TOGETHER, 0, -1):
-            spread = _spread_layers(graph, decision, arch, grouped, most)
+            spread = _spread_layers(decision, arch, grouped, cuts, most)
             if spread != dict(decision.layers) and len(_layer_cores(spread)) <= arch.usable_cores:
                 found.append(replace(decision, layers=spread))
                 break
@@ -227,15 +228,27 @@ def _elements_behind(graph: Graph) -> Mapping[str, int]:
     return behind
 
 
-def _spread_layers(
-    graph: Graph, decision: Decision, arch: Target, chains: _Chains, most: int
-) -> dict[str, LayerRecord]:
+_Cuts = Mapping[str, tuple[Target, tuple[Matrix, ...]]]
+"""The matrices of layers of one token, each with a tile of outputs, and the chip as the layer sees it."""
+
+
+def _cut_layers(graph: Graph, decision: Decision, arch: Target, chains: _Chains) -> _Cuts:
+    filters, nodes = find_filters(graph), find_layer_nodes(graph)
+    chips = {key: layer_target(graph, nodes[key], arch) for keys in chains.values() for key in keys}
+    return {key: (chip, tuple(unfold_dense(filters[key], chip, decision.tile, 1))) for key, chip in chips.items()}
+
+
+def _fewest_cores(cuts: _Cuts, arch: Target) -> int:
+    """Returns the number of cores that the matrices of layers fill at least."""
+    return -(-sum(m.xbars for _, matrices in cuts.values() for m in matrices) // arch.xbars_per_core)
+
+
+def _spread_layers(decision: Decision, arch: Target, chains: _Chains, cuts: _Cuts, most: int) -> dict[str, LayerRecord]:
     """Returns the layers, with new cores for those of `chains`, each on at most `most`, if its matrices fit them.
 
     Layers between two attentions follow one another, so they share cores; only layers that do not depend on one another
     have different ones. A layer begins on the last cores of the one before, where its input is made.
     """
-    filters, nodes = find_filters(graph), find_layer_nodes(graph)
     layers, held = dict(decision.layers), Counter[int]()
     moved = {key for keys in chains.values() for key in keys}
     first = max(_layer_cores({key: layer for key, layer in layers.items() if key not in moved}), default=-1) + 1
@@ -243,10 +256,7 @@ def _spread_layers(
     for (number, _), keys in chains.items():
         if number != attention:
             attention, first, before = number, end, end
-        cut: list[tuple[str, Target, tuple[Matrix, ...]]] = []
-        for key in keys:
-            chip = layer_target(graph, nodes[key], arch)
-            cut.append((key, chip, tuple(unfold_dense(filters[key], chip, decision.tile, 1))))
+        cut = [(key, *cuts[key]) for key in keys]
         ways = [(key, m, spread_matrices(m, 0, _most(m, most, arch), chip, decision.tile)) for key, chip, m in cut]
         width = sum(max(cores or (0,)) + 1 for _, _, cores in ways)
         start = max(first, before - width)

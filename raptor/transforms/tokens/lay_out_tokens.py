@@ -193,6 +193,8 @@ def _through(
     names: tuple[str, ...], sources: Ints, tensors: dict[str, Tensor], known: dict[str, tuple[tuple[str, ...], Ints]]
 ) -> tuple[tuple[str, ...], Ints]:
     """Returns the tensors from which a move takes its elements, through earlier moves, and these elements."""
+    if known.keys().isdisjoint(names):
+        return names, sources
     inputs: list[str] = []
     places: list[Ints] = []
     first = 0

@@ -256,23 +256,55 @@ arch = json.load(open(sys.argv[2]))
 assert arch["sim_config"]["sim_mode"] == {sim_mode} and arch["sim_config"]["latency_timeout_ms"] > 0
 network = arch["chip_config"]["network_config"]["net_config_file_path"]
 assert json.load(open(network))["latency"]["0"]["1"] > 0
-print("  - {name}:      0.25 ms\\n  - average energy:     17.5 pJ")
+{body}
+"""
+LATENCY = 'print("  - latency:      0.25 ms\\n  - average energy:     17.5 pJ")'
+THROUGHPUT = """
+time = arch["sim_config"]["sim_time"]
+assert arch["sim_config"]["report_verbose_level"] == 1
+rounds = [max(0, int((time - begin) // {interval})) for begin in {begins}]
+print("  - average latency:    %.9f ms" % (time / min(rounds)))
+print("  - average energy:     %.9f pJ/it" % ((40 + 10 * time / {interval}) / min(rounds)))
+for core, count in enumerate(rounds):
+    print("Core %d Information\\n  - rounds:             %d samples\\n  - average power: 1 mW" % (core, count))
 """
 
 
-@pytest.mark.parametrize(
-    ("mode", "sim_mode", "name"), [("latency", 1, "latency"), ("throughput", 0, "average latency")]
-)
-def test_the_real_simulator(tmp_path: Path, program: Path, mode: Any, sim_mode: int, name: str):
-    binary = tmp_path / "ChipTest"
-    binary.write_text(FAKE.format(python=sys.executable, sim_mode=sim_mode, name=name))
-    binary.chmod(0o755)
-    report = pimsim.simulate_with_pimsim(program, "puma", binary, mode=mode)
+def write_fake(path: Path, sim_mode: int, body: str) -> Path:
+    path.write_text(FAKE.format(python=sys.executable, sim_mode=sim_mode, body=body))
+    path.chmod(0o755)
+    return path
+
+
+def test_the_real_simulator(tmp_path: Path, program: Path):
+    binary = write_fake(tmp_path / "ChipTest", 1, LATENCY)
+    report = pimsim.simulate_with_pimsim(program, "puma", binary)
     assert report.energy_pj == 17.5
-    report = pimsim.simulate_with_pimsim(program, program / "arch.json", binary, mode=mode)
-    ns = report.latency_ns if mode == "latency" else report.interval_ns
-    assert (report.estimator, ns, report.energy_pj) == ("pimsim-nn", 250_000, 17.5)
+    report = pimsim.simulate_with_pimsim(program, program / "arch.json", binary)
+    assert (report.estimator, report.latency_ns, report.energy_pj) == ("pimsim-nn", 250_000, 17.5)
     assert subprocess.run([binary], capture_output=True, check=False).returncode != 0
+
+
+@pytest.mark.parametrize("deep", [0, 7.3])
+def test_the_interval_of_the_real_simulator_is_without_the_time_of_filling(tmp_path: Path, program: Path, deep: float):
+    """The last core begins `deep` intervals after the first one; what it prints is a time that includes them."""
+    expected = builtin.simulate(program, program / "arch.json", mode="throughput")
+    assert expected.interval_ns is not None
+    interval, cores = expected.interval_ns / 1e6, len(list(program.glob("core_*.json")))
+    begins = [deep * interval * core / cores for core in range(cores)]
+    body = THROUGHPUT.format(interval=interval, begins=begins)
+    binary = write_fake(tmp_path / "ChipTest", 0, body)
+    report = pimsim.simulate_with_pimsim(program, program / "arch.json", binary, mode="throughput", samples=24)
+    assert report.interval_ns == pytest.approx(expected.interval_ns, rel=1e-6)
+    assert report.energy_pj == pytest.approx(10, rel=1e-6)
+    assert report.latency_ns is None
+
+
+def test_the_real_simulator_needs_more_samples_for_a_deeper_program(tmp_path: Path, program: Path):
+    body = 'print("  - average latency: 1 ms\\n  - average energy: 1 pJ")'
+    binary = write_fake(tmp_path / "ChipTest", 0, body)
+    with pytest.raises(UserError, match="a core has not done its stream once; simulate more samples"):
+        pimsim.simulate_with_pimsim(program, program / "arch.json", binary, mode="throughput")
 
 
 def test_the_tokens_of_a_decoder_are_told() -> None:
