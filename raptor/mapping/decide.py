@@ -155,7 +155,7 @@ def map(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoic
         if fault is not None:
             raise UserError(f"{label}: {fault}")
         return MappingResult(decision, mapper.source.trials)
-    others: tuple[Decision, ...] = ()
+    others: Sequence[Decision] = ()
     if mapper.source.search is not None:
         placed, *others = mapper.source.search(graph, arch, mapper.cache)
     elif mapper.known_decision is not None and mapper.known_decision[0] is rewrites:
