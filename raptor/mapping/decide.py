@@ -3,6 +3,7 @@
 Each choice is made on the graph as the rewrites before it leave it. A stored decision has made all of them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from raptor.common.errors import UserError
