@@ -44,7 +44,7 @@ def refused(graph: SpatialGraph, message: str, result: Passes) -> None:
 
 def test_attention_runs_on_several_cores(compiled: Passes):
     grids = line_flow(compiled.decision).products
-    assert len(grids) == 1
+    assert grids
     assert all(isinstance(grid, DotGrid) and len(set(grid.cores)) > 1 for grid in grids.values())
     verify_spatial(compiled.spatial, compiled.arch)
 
