@@ -225,9 +225,10 @@ def _owned_cells(walk: WorkWalk, node: Node, line: int) -> Iterator[PlacedCell]:
 
 
 def add_whole_move(walk: WorkWalk, node: Node) -> None:
-    """Adds a rearrangement of whole tensors, on the core of the first element."""
+    """Adds a rearrangement of whole tensors, where the first element is; of single pixels, where the latest one is."""
     work = walk.start_work(node.output, 1, walk.needs_all(node))
-    origins = find_origins(walk, node)
+    single = all(walk.image(name).pixels == 1 for name in node.inputs)
+    origins = find_origins(walk, node, lead=max(node.inputs, key=walk.lead_order) if single else "")
     gather(walk, work, origins, origins.core)
     walk.bind_tiles(node.output, [origins.core])
 

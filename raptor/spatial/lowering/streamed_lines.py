@@ -63,11 +63,14 @@ class StreamedLines(TileLowering):
                 self.steps.setdefault(filter_key(node), []).append(node.output)
 
     def core_for(self, compute: Compute) -> int:
-        """Returns the default core of a compute: of the latest operand of a one-pixel vector, else of the first one.
+        """Returns the default core of a compute: of the latest operand if all are one pixel, else of the first one.
 
-        In a recurrent layer, the other operands (products of the input) then wait where the state arrives last.
+        In a recurrent layer, the other operands (products of the input) then wait where the state arrives last. So do
+        the states of all steps that are put together.
         """
-        if isinstance(compute.body[0], Vector) and compute.body[0].result.pixels == 1:
+        op = compute.body[0]
+        vector = isinstance(op, Vector) and op.result.pixels == 1
+        if vector or (isinstance(op, MoveTile) and all(tile.pixels == 1 for tile in op.operands)):
             return self.residency.core_of_last(compute.inputs)
         return TileLowering.core_for(self, compute)
 

@@ -1,5 +1,6 @@
 """Residency: the core of a tile, the tile that was made last, copies of pixels of a line."""
 
+import numpy as np
 import pytest
 
 from raptor.mapping.decision import Matrix
@@ -7,7 +8,10 @@ from raptor.spatial.compute_op import Compute
 from raptor.spatial.ir import Copy
 from raptor.spatial.lowering.cell_grid import LineCell
 from raptor.spatial.lowering.tile_residency import TileResidency
+from raptor.spatial.operations import Move
 from raptor.spatial.tiles import Tile
+from tests.pipeline import passes
+from tests.tiny_models import make_model, node, random
 
 
 def tile(name: str) -> Tile:
@@ -69,3 +73,27 @@ def test_cells_of_the_line_come_before_copies():
     assert residency.find(("x", 0, 0, 1), cells, (2, 3), exact=False) is cells[0]
     assert residency.find(("x", 0, 0, 2), cells, (5, 8), exact=False) is cells[1]
     assert residency.find(("x", 0, 0, 2), cells, (5, 8), exact=True) is None
+
+
+def test_states_of_all_steps_come_together_where_the_last_one_is():
+    """A GRU of both directions: the states of the first token are the first and the last of their directions."""
+    steps, hidden = 12, 24
+    nodes = [
+        node("GRU", "x w r", "h", direction="bidirectional", hidden_size=hidden, name="gru"),
+        node("Transpose", "h", "t", perm=[2, 0, 1, 3], name="batch_first"),
+        node("Reshape", "t tokens", "m", name="join"),
+        node("Mul", "m mask", "p", name="masked"),
+        node("ReduceSum", "p axes", "y", keepdims=0, name="summed"),
+    ]
+    weights = {"w": random(2, 3 * hidden, 8), "r": random(2, 3 * hidden, hidden), "mask": random(1, steps, 1)}
+    weights |= {"tokens": np.array([1, steps, 2 * hidden]), "axes": np.array([1])}
+    model = make_model(nodes, {"x": (steps, 1, 8)}, {"y": 2}, weights)
+    done = passes(model, arch="bench", cores=64, mapping="rows")
+    placed = [*zip(done.spatial.computes, done.partition.cores, strict=True)]
+    home = {tile.name: core for compute, core in placed for tile in compute.results}
+    ((core, states),) = [
+        (core, compute.inputs)
+        for compute, core in placed
+        if isinstance(compute.body[0], Move) and len(compute.inputs) == 2 * steps
+    ]
+    assert core == home[states[1].name]  # the last step of the second direction
