@@ -102,14 +102,14 @@ PASSES: tuple[Callable[..., object], ...] = (
 class MappedGraph:
     """A graph with all rewrites, and the decision about it. It has every layer of the prepared graph, too.
 
-    `label`: the name of the file that the decision is from in messages; empty for others. `others`: decisions
-    of which one replaces `decision` if its computes are better.
+    `label`: the name of the file that the decision is from in messages; empty for others. `compared`:
+    decisions of which the first replaces `decision`, or a later one whose computes are better.
     """
 
     graph: Graph
     decision: Decision
     label: str = ""
-    others: tuple[Decision, ...] = ()
+    compared: tuple[Decision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def _map(graph: Graph, timed: Target, mapper: MappingState, driver: Driver) -> M
     graph = run(_if_streaming(compose_gathers, graph, rewrites), verify_graph, graph)
     found = run(map, None, graph, timed, mapper, rewrites)
     label = mapper.source.label if isinstance(mapper.source, StoredDecision) else ""
-    return MappedGraph(graph, found.decision, label, found.others)
+    return MappedGraph(graph, found.decision, label, found.compared)
 
 
 def _if_streaming(rewrite: Callable[[Graph], Graph], graph: Graph, rewrites: RewriteChoice) -> Callable[[Graph], Graph]:
@@ -213,12 +213,12 @@ def complete(
 ) -> Completed:
     """Decides what depends on the computes: refinement, placement, and order of work, the latter by `aim`.
 
-    Of several decisions (`MappedGraph.others`), the one with the best order is kept. What a decision has stays.
+    Of several decisions (`MappedGraph.compared`), the one with the best order is kept. What a decision has stays.
     Results of passes are not checked here, but where they are lowered. Raises `CapacityError` if the chip is too small,
     and `UserError` as `run_lowering` does.
     """
     driver, known = driver or Driver(), PassResults()
-    if mapped.others:
+    if mapped.compared:
         mapped, known = driver.timed("compare", _best_decision, mapped, arch, aim)
     done = _complete(mapped, arch, aim, driver, known)
     known = PassResults()
@@ -229,14 +229,15 @@ def complete(
 
 
 def _best_decision(mapped: MappedGraph, arch: Target, aim: OrderObjective) -> tuple[MappedGraph, PassResults]:
-    """Returns the graph with the best of its decisions by `aim`, and the results of the passes that complete it.
+    """Returns the graph with the best of several decisions by `aim`, and the results of the passes that complete it.
 
-    A decision for which the chip is too small loses: dead links may cut its messages at all places.
+    The first of these stays unless another one is better. A decision for which the chip is too small loses: dead links
+    may cut its messages at all places.
     """
     quiet = Driver(verified=False)
-    best, best_ns, best_known = replace(mapped, others=()), None, PassResults()
-    for decision in (mapped.decision, *mapped.others):
-        known, tried = PassResults(), replace(mapped, decision=decision, others=())
+    best, best_ns, best_known = replace(mapped, compared=()), None, PassResults()
+    for decision in mapped.compared:
+        known, tried = PassResults(), replace(mapped, decision=decision, compared=())
         try:
             times_ns = _complete(tried, arch, aim, quiet, kept=known).times_ns
         except CapacityError:

@@ -55,16 +55,16 @@ class StoredDecision:
 class MappingResult:
     """A decision, with the trials of the search that found it.
 
-    `others`: decisions to compare with it when all computes are known.
+    `compared`: decisions to compare when all computes are known; none, or several of which it is one.
     """
 
     decision: Decision
     trials: tuple[SearchTrial, ...] = ()
-    others: tuple[Decision, ...] = ()
+    compared: tuple[Decision, ...] = ()
 
     def __str__(self) -> str:
         tried = (f"tried {t.name}: {t.fault or f'{t.figure:.10g}'}\n" for t in self.trials)
-        compared = f"compared with {len(self.others)} more when all computes are known\n" if self.others else ""
+        compared = f"{len(self.compared)} to compare when all computes are known\n" if self.compared else ""
         return f"{self.decision}{''.join(tried)}{compared}"
 
 
@@ -156,15 +156,15 @@ def map(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoic
         if fault is not None:
             raise UserError(f"{label}: {fault}")
         return MappingResult(decision, mapper.source.trials)
-    others: Sequence[Decision] = ()
+    compared: Sequence[Decision] = ()
     if mapper.source.search is not None:
-        placed, *others = mapper.source.search(graph, arch, mapper.cache)
+        placed, *compared = mapper.source.search(graph, arch, mapper.cache)
     elif mapper.known_decision is not None and mapper.known_decision[0] is rewrites:
         _, placed = mapper.known_decision
     else:
         placed = mapper.source.place(graph, arch, mapper.cache)
-    chosen, *others = (_with_rewrites(each, rewrites, mapper.pace) for each in (placed, *others))
-    return MappingResult(chosen, others=(*others,))
+    chosen, *compared = (_with_rewrites(each, rewrites, mapper.pace) for each in (placed, *compared))
+    return MappingResult(chosen, compared=(*compared,))
 
 
 def _with_rewrites(placed: Decision, rewrites: RewriteChoice, pace: Pace) -> Decision:

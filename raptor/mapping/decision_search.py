@@ -167,9 +167,9 @@ _Evaluation = tuple[WorkBounds, Future[EvaluatedDecision] | None]
 def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs) -> tuple[Decision, ...]:
     """Returns the best decision of `rows` that is found about a graph with all rewrites for streaming.
 
-    For a graph with few steps, others follow, to be compared when all computes are known: the decision of `map_rows`,
-    and the next best ones. Several chips, and transformers with many elements, get the decision of `map_rows` alone.
-    Raises as it does.
+    For a graph with few steps, those follow that are worth comparing when all computes are known: the decision of
+    `map_rows`, which stays unless another one is better, the best one, and the next best ones. Several chips, and
+    transformers with many elements, get the decision of `map_rows` alone. Raises as it does.
     """
     elements = count_elements(graph)
     mapper = RowMapper(graph, arch, cache)
@@ -195,8 +195,8 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
         search.chain_products()
         search.use_idle_cores()
         best = search.best
-        others = search.compared_decisions() if knobs.stages == 1 else ()
-    return (best.decision, *others)
+        compared = search.compared_decisions() if knobs.stages == 1 else ()
+    return (best.decision, *compared)
 
 
 @dataclass(slots=True, eq=False)
@@ -227,16 +227,19 @@ class _Search:
         return best if worth_changing else first
 
     def compared_decisions(self) -> tuple[Decision, ...]:
-        """Returns the first decision, and the next best ones after the best, whose computes are worth comparing.
+        """Returns the first decision, then the best ones, whose computes are worth comparing; none if that is one.
 
-        They have `MOST_COMPARED_STEPS` steps together at most.
+        Without the best one, they have `MOST_COMPARED_STEPS` steps together at most.
         """
         first, *others = (found.result() for found in self.evaluated)
         cost = {id(found): self.cost_beside(first, found) for found in (first, *others)}
         near = [found for found in others if cost[id(found)] <= WORTH_COMPARING * cost[id(self.best)]]
-        compared = [found for found in (first, *sorted(near, key=lambda n: cost[id(n)])) if found is not self.best]
-        fitting = sum(steps <= MOST_COMPARED_STEPS for steps in accumulate(found.steps for found in compared))
-        return tuple(found.decision for found in compared[: min(fitting, MOST_COMPARED)])
+        best = self.best
+        others = [found for found in (first, *sorted(near, key=lambda n: cost[id(n)])) if found is not best]
+        fitting = sum(steps <= MOST_COMPARED_STEPS for steps in accumulate(found.steps for found in others))
+        others = others[: min(fitting, MOST_COMPARED)]
+        compared = [best, *others] if best is first else [*others[:1], best, *others[1:]]
+        return tuple(found.decision for found in compared) if others else ()
 
     def cost_beside(self, first: EvaluatedDecision, found: EvaluatedDecision) -> float:
         """Returns the cost of a decision; what its times grow beyond those of the first one counts twice."""

@@ -22,7 +22,7 @@ class Strategy:
 
     `place`: returns the decision about a graph after all rewrites, with a record for each of its layers; raises
     `CapacityError` if the chip is too small. `search`: returns a better decision by evaluating several, and perhaps
-    others to compare when all computes are known; without a search, that of `place` stays. `streaming`: the graph gets
+    several to compare when all computes are known; without a search, that of `place` stays. `streaming`: the graph gets
     the rewrites for streaming. `pace`: the timing profile for both and for the choices; None for the default of the
     graph and the chip. `fallback`: the strategy for a chip that is too small to stream any layer, for which `place`
     raises `NothingStreamsError`.

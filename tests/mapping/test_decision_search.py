@@ -47,7 +47,7 @@ def searched(mapped: MappedGraph, chip: Target) -> Decision:
 def simulated(mapped: MappedGraph, decision: Decision, chip: Target) -> ProgramCost:
     layers = {key: record or decision.layers[key] for key, record in mapped.decision.rewrites.layers.items()}
     chosen = replace(decision, layers=layers, pace=mapped.decision.pace)
-    done = complete(replace(mapped, decision=chosen, others=()), chip, aim=BALANCED_OBJECTIVE)
+    done = complete(replace(mapped, decision=chosen, compared=()), chip, aim=BALANCED_OBJECTIVE)
     lowered = run_lowering(done.mapped, chip, known=done.known)
     return simulate_objective("throughput", lowered.program, generate_code(lowered, PIMSIM_BACKEND), chip)
 
@@ -167,18 +167,20 @@ def test_the_best_of_several_decisions_by_their_computes_is_kept() -> None:
     slow, slower = (replace(each, pace=mapped.decision.pace) for each in (slow, slower))
     best = mapped.decision
     for chosen, *others in ((best, slow, slower), (slow, best, slower), (slower, slow, best), (slow,)):
-        done = complete(replace(mapped, decision=chosen, others=(*others,)), chip, aim=BALANCED_OBJECTIVE)
+        done = complete(replace(mapped, decision=slow, compared=(chosen, *others)), chip, aim=BALANCED_OBJECTIVE)
         assert {*done.mapped.decision.cores} == {*(best if best in (chosen, *others) else slow).cores}
-        assert done.mapped.others == ()
+        assert done.mapped.compared == ()
 
 
 def test_others_are_the_first_decision_and_those_near_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     chip = bench(64)
     mapped = first_mapping("squeezenet", chip, image_size=32, width=1)
     found = search_rows(mapped.graph, chip, PlanCache(), DEFAULT_KNOBS)
-    assert 2 <= len(found) <= 1 + decision_search.MOST_COMPARED
-    assert len({*map(str, found)}) == len(found)
-    assert map_rows(mapped.graph, chip, PlanCache()) in found
+    best, *compared = found
+    assert 2 <= len(compared) <= 1 + decision_search.MOST_COMPARED
+    assert len({*map(str, compared)}) == len(compared)
+    assert best in compared
+    assert compared[0] == map_rows(mapped.graph, chip, PlanCache())
     monkeypatch.setattr(decision_search, "MOST_COMPARED_STEPS", 0)
     assert search_rows(mapped.graph, chip, PlanCache(), DEFAULT_KNOBS) == found[:1]
 
