@@ -1,6 +1,6 @@
 """Tensors as lines: bound to cells on cores, cut out of tiles, regrouped by channels, and copied to cores."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -63,16 +63,17 @@ class StreamedLines(TileLowering):
                 self.steps.setdefault(filter_key(node), []).append(node.output)
 
     def core_for(self, compute: Compute) -> int:
-        """Returns the default core of a compute: of the latest operand if all are one pixel, else of the first one.
+        """Returns the default core of a compute: of the latest operand of a one-pixel vector, else of the first one.
 
-        In a recurrent layer, the other operands (products of the input) then wait where the state arrives last. So do
-        the states of all steps that are put together.
+        In a recurrent layer, the other operands (products of the input) then wait where the state arrives last.
         """
-        op = compute.body[0]
-        vector = isinstance(op, Vector) and op.result.pixels == 1
-        if vector or (isinstance(op, MoveTile) and all(tile.pixels == 1 for tile in op.operands)):
+        if isinstance(compute.body[0], Vector) and compute.body[0].result.pixels == 1:
             return self.residency.core_of_last(compute.inputs)
         return TileLowering.core_for(self, compute)
+
+    def core_for_pixels(self, pixels: Sequence[Tile]) -> int | None:
+        """Returns the core of the latest one: there, the states of all steps of a recurrent layer are put together."""
+        return self.residency.core_of_last(pixels)
 
     def core_for_sum(self, _node: Node, _index: int) -> int | None:
         """Returns the core of the tile with the same channels of the operand, if that is one pixel.

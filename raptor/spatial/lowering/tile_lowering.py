@@ -246,6 +246,10 @@ class TileLowering:
             parts.append((region, result))
         self.bind(node.output, node.name, parts)
 
+    def core_for_pixels(self, _pixels: Sequence[Tile]) -> int | None:
+        """Returns the core where tiles of one pixel are put together; None for the default, `core_for`."""
+        return None
+
     def core_for_sum(self, _node: Node, _index: int) -> int | None:
         """Returns the core for tile `_index` of a broadcast sum over channels; None for the default, `core_for`."""
         return None
@@ -301,7 +305,10 @@ class TileLowering:
                 continue
             used = np.unique(runs[:, 1][runs[:, 1] >= 0])
             runs[:, 1] = np.where(runs[:, 1] < 0, -1, np.searchsorted(used, runs[:, 1]))
-            self.add(node, [MoveTile(result, tuple(sources[int(k)].tile for k in used), runs)])
+            tiles = tuple(sources[int(k)].tile for k in used)
+            core = self.core_for_pixels(tiles) if all(tile.pixels == 1 for tile in tiles) else None
+            op = MoveTile(result, tiles, runs)
+            self.emit(Compute(node.name, node.op_type, node.output, (), (op,), (result,)), core)
             bound.append((region, result))
         self.bind(node.output, node.name, bound)
 
