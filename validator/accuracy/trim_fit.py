@@ -23,7 +23,7 @@ Of 0.01, 0.03 and 0.1, it leaves errors of sums on other images that are within 
 the digits network on Wan's cells, and of LeNet-5 on Milo's, with trims of 2, 4 and 20 images.
 """
 _FEWEST = 3
-"""Fewest degrees of freedom from which the noise around a fitted line is taken."""
+"""Fewest degrees of freedom, observations less fitted parameters, from which the variance of noise is estimated."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +51,7 @@ class _Copy:
         return (x * x).sum(axis=(0, 1)), (x * y).sum(axis=(0, 1))
 
     def offsets(self, gain: Floats) -> Floats:
-        """Returns what each sample lacks in the mean with a gain, [samples, channels]."""
+        """Returns wanted sums less `gain` times found ones, as means over pixels, [samples, channels]."""
         return (self.wanted - gain * self.found).mean(axis=1)
 
 

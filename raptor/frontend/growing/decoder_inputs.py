@@ -52,7 +52,10 @@ class DecoderInputs:
     types: Mapping[str, "np.dtype[Any]"]
 
     def values(self, position: int, names: Collection[str] | None = None) -> dict[str, Array]:
-        """Returns an array for each input, or those of `names`, at a position: zeros where it determines no values."""
+        """Returns the arrays of all inputs, or of `names` alone, for the step at a position.
+
+        Inputs that the position does not determine are zeros.
+        """
         wanted = self.shapes if names is None else names
         return {name: self._value(name, shape, position) for name, shape in self.shapes.items() if name in wanted}
 

@@ -139,7 +139,7 @@ class _RowFollower:
         return axis if axis < along else axis + len(ids) - 1
 
     def _regrouped(self, node: NodeProto, axis: int) -> int:
-        """Returns the axis of the same size with as many elements before it."""
+        """Returns the axis of the rows after a reshape: the one of equal size with equally many elements before it."""
         x, y = self.shapes[node.input[0]], self.shapes[node.output[0]]
         before = np.prod(x[:axis], dtype=np.int64)
         found = [b for b, n in enumerate(y) if n == x[axis] and np.prod(y[:b], dtype=np.int64) == before]

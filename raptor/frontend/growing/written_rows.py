@@ -73,7 +73,7 @@ class _Region:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowWrite:
-    """The row that is written at position P: P modulo the size of `axis`.
+    """A write of one row of a cache: the step at position P writes row P modulo the number of rows, along `axis`.
 
     `order`: for each element of the row, in C order, the number of an element of the tensor that holds it. `shapes`: of
     the tensors in `_Region.made`. `moved`: those that are the cache after the write, as orders of its axes, by place.
@@ -236,7 +236,10 @@ def _only_moves(proto: ModelProto, region: _Region, write: _RowWrite) -> bool:
 def _run_region(
     proto: ModelProto, region: _Region, cache: Array, new: Array, positions: Sequence[int]
 ) -> Iterator[Mapping[str, Array]]:
-    """Yields all that the nodes of a region make, by position. Raises `UserError` if onnxruntime cannot run them."""
+    """Yields, for each position, the tensors that the nodes of a region make, by name. Runs them in onnxruntime.
+
+    Raises `UserError` if it cannot run them.
+    """
     part = copy_header(proto)
     part.graph.node.extend(region.nodes)
     part.graph.initializer.extend(region.constants)

@@ -11,9 +11,10 @@ from raptor.mapping.decision import Decision, DotGrid, LineFlow
 
 
 def chain_products(graph: Graph, decision: Decision, length: int) -> Decision:
-    """Returns a decision in which products on a grid of cores, and those that follow on the same cores, have chains.
+    """Returns a decision in which chains of cores pass the second operand of each product on a grid of cores on.
 
-    `length`: number of cores of a chain. Products with fewer columns of cores stay as they are.
+    A product that follows on the same cores, such as that of scores and values, gets the same chains. `length`: number
+    of cores of a chain. Products with fewer columns of cores stay as they are.
     """
     if not isinstance(decision.flow, LineFlow):
         return decision
@@ -32,7 +33,7 @@ def chain_products(graph: Graph, decision: Decision, length: int) -> Decision:
 
 
 def _stays_in_place(graph: Graph, node: Node) -> bool:
-    """True if each pixel of a node's result is computed where the same pixel of its first operand is."""
+    """Checks whether a node computes each pixel of its result on the core of that pixel of its first operand."""
     first, made = (graph.tensors[name].image for name in (node.inputs[0], node.output))
     same = (first.rows, first.width) == (made.rows, made.width)
     return same and isinstance(node.operator, Dot | Elementwise | Softmax | Rename)

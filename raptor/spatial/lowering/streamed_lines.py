@@ -72,7 +72,7 @@ class StreamedLines(TileLowering):
         return TileLowering.core_for(self, compute)
 
     def core_for_pixels(self, pixels: Sequence[Tile]) -> int | None:
-        """Returns the core of the latest one: there, the states of all steps of a recurrent layer are put together."""
+        """Returns the core of the tile that is made last, such as the state of the last step of a recurrent layer."""
         return self.residency.core_of_last(pixels)
 
     def core_for_sum(self, _node: Node, _index: int) -> int | None:

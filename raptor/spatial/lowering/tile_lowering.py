@@ -125,9 +125,9 @@ class TileLowering:
         """Returns the default core of a compute: the core of its first operand."""
         return self.residency.core_for(compute.inputs)
 
-    def add(self, node: Node, body: list[BodyOp]) -> None:
-        """Emits a compute without matrices, whose result is the result of the last operation."""
-        self.emit(Compute(node.name, node.op_type, node.output, (), tuple(body), (body[-1].result,)))
+    def add(self, node: Node, body: list[BodyOp], core: int | None = None) -> None:
+        """Emits a compute without matrices, whose result is the result of the last operation. core: as for `emit`."""
+        self.emit(Compute(node.name, node.op_type, node.output, (), tuple(body), (body[-1].result,)), core)
 
     def regions(self, image: Image) -> list[tuple[int, TensorRegion]]:
         """Returns the channel tiles of an image with their numbers."""
@@ -307,8 +307,7 @@ class TileLowering:
             runs[:, 1] = np.where(runs[:, 1] < 0, -1, np.searchsorted(used, runs[:, 1]))
             tiles = tuple(sources[int(k)].tile for k in used)
             core = self.core_for_pixels(tiles) if all(tile.pixels == 1 for tile in tiles) else None
-            op = MoveTile(result, tiles, runs)
-            self.emit(Compute(node.name, node.op_type, node.output, (), (op,), (result,)), core)
+            self.add(node, [MoveTile(result, tiles, runs)], core)
             bound.append((region, result))
         self.bind(node.output, node.name, bound)
 
