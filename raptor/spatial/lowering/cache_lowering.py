@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec import structs
 
 from raptor.graph.ir import Dot, Move, Node
 from raptor.mapping.decision import SharedDot
@@ -119,10 +118,8 @@ class CacheLowering(TokenLowering):
             order = [home, *(core for core in dict.fromkeys(cores) if core != home)]
             held = {home: cell.tile}
             for k, core in enumerate(order[1:], 1):
-                tile = structs.replace(cell.tile, name=f"{cell.tile.name}.to.{node.output}@{core}")
-                op = Copy(tile, held[order[k - (1 << (k.bit_length() - 1))]], 0, 0, tile.elements)
-                self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, y / image.rows)
-                held[core] = tile
+                before, stem = held[order[k - (1 << (k.bit_length() - 1))]], f"{cell.tile.name}.to.{node.output}"
+                held[core] = self.copied_tile(node, before, f"{stem}@{core}", y, core)
             yield cell.cols, held
 
     def views_one_line(self, name: str, y: int) -> bool:

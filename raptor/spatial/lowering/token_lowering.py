@@ -376,10 +376,14 @@ class TokenLowering(LineLowering):
     def relayed(self, node: Node, name: str, y: int, p: int, cols: Range, cores: tuple[int, int]) -> Tile:
         """Returns pixels of a line on core `cores[1]`, copied there through `cores[0]`."""
         held = self.line_on(node, name, y, p, cols, cores[0], exact=True).tile
-        tile = structs.replace(held, name=f"{held.name}.passed@{cores[1]}")
-        op = Copy(tile, held, 0, 0, held.elements)
-        self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), cores[1], y / self.image(node.output).rows)
-        return tile
+        return self.copied_tile(node, held, f"{held.name}.passed@{cores[1]}", y, cores[1])
+
+    def copied_tile(self, node: Node, tile: Tile, name: str, y: int, core: int) -> Tile:
+        """Emits a copy of a whole tile to a core, for line `y` of the result of a node; returns the copy."""
+        copied = structs.replace(tile, name=name)
+        op = Copy(copied, tile, 0, 0, tile.elements)
+        self.emit(Compute(node.name, node.op_type, "", (), (op,), (copied,)), core, y / self.image(node.output).rows)
+        return copied
 
     # Operators of tokens
 
@@ -444,7 +448,8 @@ class TokenLowering(LineLowering):
             given = self.view(node, left, y, (0, channels), pixels, core)
             line = held.setdefault(y, {})
             if core not in line and len(line) % chain:
-                line[core] = self.passed_on(node, y, [*line.values()][-1], core)
+                before, name = [*line.values()][-1], f"{node.output}.r{y}.passed@{core}"
+                line[core] = self.copied_tile(node, before, name, y, core)
             elif core not in line:
                 line[core] = self.view(node, right, y, (0, channels), (0, cols), core)
             other = line[core]
@@ -455,13 +460,6 @@ class TokenLowering(LineLowering):
                 self.emit_token(node, op, core, y / self.image(node.output).rows)
                 made.setdefault((y, p), []).append(LineCell(pixels, tile))
         self.bind_cells(node, parts, made)
-
-    def passed_on(self, node: Node, y: int, tile: Tile, core: int) -> Tile:
-        """Returns a copy on a core of the second operand of line `y` of a product, which is on the core before."""
-        copied = structs.replace(tile, name=f"{node.output}.r{y}.passed@{core}")
-        op = Copy(copied, tile, 0, 0, tile.elements)
-        self.emit(Compute(node.name, node.op_type, "", (), (op,), (copied,)), core, y / self.image(node.output).rows)
-        return copied
 
     def product_places(self, node: Node) -> Iterable[tuple[int, Range, int]]:
         """Yields line, pixels and core of each part of a product: as decided, else where the first operand is."""
