@@ -119,7 +119,7 @@ bench-yield: $(READY)  ## yield of 1000 chips by three methods, and the minutes:
 bench-hardened: $(READY)  ## accuracy on chips of the network as given, equalised, trimmed and trained (needs PyTorch, and aihwkit-lightning for a row): the table of docs/how-to/harden.md; HARDENED="--folder KEPT"; STORE=1 stores it
 	$(BIN)/python -m benchmarks.correctness.hardened $(HARDENED) $(call stored,hardened-digits)
 
-bench-fashion: $(READY)  ## the same of LeNet-5 with Fashion-MNIST (Debian: dataset-fashion-mnist), with all 10,000 test images; FASHION=FOLDER of its files, HARDENED="--chips 3"; STORE=1 stores it
+bench-fashion: $(READY)  ## the same of LeNet-5 with Fashion-MNIST (Debian: dataset-fashion-mnist), with all 10,000 test images; FASHION=FOLDER of its files, HARDENED="--chips 10"; STORE=1 stores it
 	$(BIN)/python -m benchmarks.correctness.hardened --data fashion-mnist --source $(FASHION) --network lenet5 --epochs 4 \
 		--devices reram-milo --forms "int8, equalised, trimmed" "int8, trained" $(HARDENED) $(call stored,hardened-fashion)
 
