@@ -193,16 +193,21 @@ def merged_patches(b: BlockBuilder, side: int, channels: int) -> str:
 
 
 def nested_patches(b: BlockBuilder, side: int, inside: int, channels: int) -> str:
-    """Pixels of patches through layers of their own; then all pixels of a patch, side by side, are one token."""
+    """Pixels of patches through layers of their own. Before and after, all pixels of a patch are one token.
+
+    So has TNT, a transformer in a transformer, its patches.
+    """
     x = b.op("Conv", b.input("x", 1, 3, side * inside, side * inside), b.weights(channels, 3, 3, 3), pads=[1] * 4)
     cells = b.op("Reshape", x, b.ints(1, channels, side, inside, side, inside))
     pixels = b.op("Transpose", cells, perm=[0, 2, 4, 3, 5, 1])
-    x = b.op("Reshape", pixels, b.ints(side * side, inside * inside, channels))
+    x, wide = b.op("Reshape", pixels, b.ints(side * side, inside * inside, channels)), inside * inside * channels
+
+    def tokens(x: str) -> str:
+        return dense(b, b.norm(b.op("Reshape", x, b.ints(1, side * side, wide)), wide), wide, 128)
+
     hidden = b.op("Relu", dense(b, b.norm(x, channels), channels, 4 * channels))
-    x = b.op("Add", x, dense(b, hidden, 4 * channels, channels))
-    wide = inside * inside * channels
-    tokens = b.norm(b.op("Reshape", x, b.ints(1, side * side, wide)), wide)
-    return b.op("ReduceMean", dense(b, tokens, wide, 128), axes=[1], keepdims=0)
+    inner = b.op("Add", x, dense(b, hidden, 4 * channels, channels))
+    return b.op("ReduceMean", b.op("Add", tokens(x), tokens(inner)), axes=[1], keepdims=0)
 
 
 def attention_of_an_image(b: BlockBuilder, side: int, channels: int) -> str:
