@@ -39,6 +39,7 @@ from raptor.graph.window import Window
 from raptor.target.tensor_layout import Image
 from raptor.transforms.tokens.flatten_batches import flatten_batches
 from raptor.transforms.tokens.group_queries import group_queries
+from raptor.transforms.tokens.line_up_products import line_up_products
 from raptor.transforms.tokens.part_sequences import part_sequences
 from raptor.transforms.tokens.pool_stacks import pool_stacks
 from raptor.transforms.tokens.token_layouts import TokenLayouts, c_positions, moved_from
@@ -54,7 +55,7 @@ def lay_out_tokens(graph: Graph) -> Graph:
     tokens of different lengths are moves (`part_sequences`).
     """
     whole = group_queries(flatten_batches(pool_stacks(graph)))
-    graph = part_sequences(whole)
+    graph = part_sequences(line_up_products(whole))
     layouts = TokenLayouts(graph)
     images = layouts.images()
     if not images:
