@@ -181,6 +181,35 @@ def attention(b: BlockBuilder, queries: int, keys: int, channels: int, heads: in
     return dense(b, b.op("Reshape", found, b.ints(1, queries, channels)), channels, channels)
 
 
+def merged_patches(b: BlockBuilder, side: int, channels: int) -> str:
+    """Tokens of patches, four of which are merged into one that is normed before its layer, as Swin does."""
+    x = b.op("Conv", b.input("x", 1, 3, 4 * side, 4 * side), b.weights(channels, 3, 4, 4), strides=[4, 4])
+    x, half = b.norm(b.op("Transpose", x, perm=[0, 2, 3, 1]), channels), side // 2
+    for merged in (2 * channels, 4 * channels):
+        pairs = b.op("Reshape", x, b.ints(1, half, 2, half, 2, channels))
+        fours = b.op("Reshape", b.op("Transpose", pairs, perm=[0, 1, 3, 4, 2, 5]), b.ints(1, half, half, 4 * channels))
+        x, channels, half = b.linear(b.norm(fours, 4 * channels), 4 * channels, merged), merged, half // 2
+    return b.op("ReduceMean", x, axes=[1, 2], keepdims=0)
+
+
+def nested_patches(b: BlockBuilder, side: int, inside: int, channels: int) -> str:
+    """Pixels of patches through layers of their own. Before and after, all pixels of a patch are one token.
+
+    So has TNT, a transformer in a transformer, its patches.
+    """
+    x = b.op("Conv", b.input("x", 1, 3, side * inside, side * inside), b.weights(channels, 3, 3, 3), pads=[1] * 4)
+    cells = b.op("Reshape", x, b.ints(1, channels, side, inside, side, inside))
+    pixels = b.op("Transpose", cells, perm=[0, 2, 4, 3, 5, 1])
+    x, wide = b.op("Reshape", pixels, b.ints(side * side, inside * inside, channels)), inside * inside * channels
+
+    def tokens(x: str) -> str:
+        return dense(b, b.norm(b.op("Reshape", x, b.ints(1, side * side, wide)), wide), wide, 128)
+
+    hidden = b.op("Relu", dense(b, b.norm(x, channels), channels, 4 * channels))
+    inner = b.op("Add", x, dense(b, hidden, 4 * channels, channels))
+    return b.op("ReduceMean", b.op("Add", tokens(x), tokens(inner)), axes=[1], keepdims=0)
+
+
 def attention_of_an_image(b: BlockBuilder, side: int, channels: int) -> str:
     """Channels first, as detectors write it: the values times the transposed scores."""
     x = layers(b, b.input("x", 1, channels, side, side), (channels, channels), 3, 3)
@@ -415,12 +444,12 @@ def dense_rows(b: BlockBuilder, rows: int, width: int) -> str:
 
 
 def recurrent(b: BlockBuilder, x: str, kind: str, inputs: int, width: int, directions: int = 1) -> str:
-    """Adds a recurrent layer over [steps, 1, inputs]. Returns [steps, 1, directions x width]."""
+    """Adds a recurrent layer over [steps, batch, inputs]. Returns [steps, batch, directions x width]."""
     gates = {"LSTM": 4, "GRU": 3}[kind] * width
     weights = b.weights(directions, gates, inputs), b.weights(directions, gates, width)
     direction = "bidirectional" if directions == 2 else "forward"
     y, *_ = b.ops(1, kind, x, *weights, b.weights(directions, 2 * gates), hidden_size=width, direction=direction)
-    return b.op("Reshape", b.op("Transpose", y, perm=[0, 2, 1, 3]), b.ints(0, 1, directions * width))
+    return b.op("Reshape", b.op("Transpose", y, perm=[0, 2, 1, 3]), b.ints(0, 0, directions * width))
 
 
 def recurrent_signal(b: BlockBuilder, kind: str, steps: int, width: int, *, directions: int = 1, count: int = 1) -> str:
@@ -438,6 +467,21 @@ def recurrent_image(b: BlockBuilder, steps: int, width: int) -> str:
     x = b.op("Conv", x, b.weights(64, 32, 4, 1))
     x = b.op("Transpose", b.op("Squeeze", x, b.ints(2)), perm=[2, 0, 1])
     return dense(b, recurrent(b, x, "LSTM", 64, width, 2), 2 * width, 32)
+
+
+def dual_path(b: BlockBuilder, frames: int, bands: int, width: int) -> str:
+    """A spectrogram whose bands are the steps of one recurrent layer, and whose frames are those of the next.
+
+    Each layer has the other axis as its batch, as networks that separate voices or remove noise have it.
+    """
+    x, channels = layers(b, b.input("x", 1, 1, frames, bands), (1, 16), 3, 3), 16
+    for kind, perm, back in ("GRU", [3, 2, 0, 1], [2, 3, 1, 0]), ("LSTM", [2, 3, 0, 1], [2, 3, 0, 1]):
+        first, second = (bands, frames) if kind == "GRU" else (frames, bands)
+        steps = b.op("Reshape", b.op("Transpose", x, perm=perm), b.ints(first, second, channels))
+        made = dense(b, recurrent(b, steps, kind, channels, width), width, channels)
+        image = b.op("Transpose", b.op("Reshape", made, b.ints(first, second, 1, channels)), perm=back)
+        x = b.op("Add", x, image)
+    return layers(b, x, (channels, 2), 3, 3)
 
 
 def unrolled_loop(b: BlockBuilder, steps: int, width: int) -> str:
@@ -598,6 +642,8 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "attention_image": partial(attention_of_an_image, side=20, channels=64),
         "attention_small_image": partial(attention_of_an_image, side=8, channels=128),
         "attention_signal": partial(attention_of_a_signal, length=192, channels=32),
+        "merged_patches": partial(merged_patches, side=24, channels=32),
+        "nested_patches": partial(nested_patches, side=8, inside=4, channels=24),
     },
     "computed, then moved": {
         "one_hot": partial(one_hot, length=1024, kinds=200, width=32),
@@ -634,6 +680,7 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "conv_lstm_twice": partial(recurrent_signal, kind="LSTM", steps=24, width=96, count=2),
         "conv_gru_both": partial(recurrent_signal, kind="GRU", steps=40, width=48, directions=2),
         "conv_lstm_image": partial(recurrent_image, steps=32, width=48),
+        "dual_path": partial(dual_path, frames=24, bands=32, width=24),
         "unrolled_loop": partial(unrolled_loop, steps=20, width=64),
     },
     "many readers": {

@@ -1,5 +1,6 @@
 """Sequences laid out as tokens: other images, the same values."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,8 @@ import onnx
 import pytest
 
 import models
-from benchmarks.programs.block_models import BLOCKS
+from benchmarks.programs import slow_models
+from benchmarks.programs.block_models import BLOCKS, BlockBuilder
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import ChannelSum, Dot, Graph, Move, Pool
@@ -41,6 +43,30 @@ def test_the_values_stay(name: str):
     before, after = evaluate_graph(graph, given), evaluate_graph(laid, given)
     assert before.keys() & after.keys() >= set(graph.outputs)
     for tensor in before.keys() & after.keys():
+        np.testing.assert_allclose(after[tensor], before[tensor], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("build", "lengths"),
+    [
+        (partial(slow_models.merged_patches, side=8, channels=6), {6, 24, 48}),
+        (partial(slow_models.nested_patches, side=2, inside=2, channels=6), {6, 24}),
+    ],
+)
+def test_norms_tell_which_of_two_lengths_tokens_have(build: slow_models.Build, lengths: set[int]):
+    """A reshape makes tokens of several pixels each. The norms before and behind it are sums over their channels."""
+    builder = BlockBuilder()
+    graph = load(builder.finish("tokens", build(builder))).graph
+    laid = lay_out_tokens(graph)
+    laid.verify()
+    sums = [node for node in laid.nodes if isinstance(node.operator, ChannelSum)]
+    assert {laid.tensors[node.inputs[0]].image.channels for node in sums} == lengths
+    assert all(is_token_layout(laid.tensors[node.inputs[0]].image) for node in sums)
+    pools = [node for node in laid.nodes if isinstance(node.operator, Pool)]
+    assert all(isinstance(node.operator, Pool) and node.operator.window.out_pixels == 1 for node in pools)
+    given = {n: np.random.default_rng(0).standard_normal(graph.tensors[n].shape) for n in graph.inputs}
+    before, after = evaluate_graph(graph, given), evaluate_graph(laid, given)
+    for tensor in graph.outputs:
         np.testing.assert_allclose(after[tensor], before[tensor], rtol=1e-4, atol=1e-5)
 
 

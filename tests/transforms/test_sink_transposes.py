@@ -69,6 +69,23 @@ def test_a_function_of_turned_keys_is_one_of_the_keys(op_type: str):
     check(model, xbar=16, xbars_per_core=4, cores=8)
 
 
+def test_keys_of_one_head_are_renamed_and_a_function_of_them_is_one_of_the_keys():
+    """Where a layer makes the keys alone, no element moves in their transposition."""
+    nodes = [
+        node("MatMul", "x v", "q", name="queries"),
+        node("MatMul", "x w", "keys", name="layer"),
+        node("Transpose", "keys", "t", perm=[0, 2, 1]),
+        node("Mul", "t factor", "k"),
+        node("MatMul", "q k", "y", name="scores"),
+    ]
+    constants = {"v": random(8, 6, seed=1), "w": random(8, 6), "factor": np.array(0.25, np.float32)}
+    model = make_model(nodes, {"x": (1, 10, 8)}, ["y"], constants)
+    before, after = laid(model)
+    assert not streams(before)
+    assert streams(after)
+    check(model, xbar=16, xbars_per_core=4, cores=8)
+
+
 def test_only_the_channels_that_are_moved_get_the_function():
     _, after = laid(attention(node("Mul", "t factor", "k")))
     (early,) = (n for n in after.nodes if n.output.endswith(".early"))

@@ -58,11 +58,14 @@ def lay_out_reduction(
 ) -> ReductionLayout:
     """Returns a view of x that reduces the `axes` of its shape.
 
-    Elements move only where a reshape has split the channels. With `grouped`, they stay in place even there if only
-    some of the parts are reduced, as in a group normalisation (`ReductionLayout.channel_parts`).
+    Elements move only where a reshape has split the channels, or has made tokens of several pixels each, whose channels
+    are reduced. With `grouped`, they stay in place even there if only some of the parts are reduced, as in a group
+    normalisation (`ReductionLayout.channel_parts`).
     """
     if grouped and (seen := _grouped(build, x, axes)) is not None:
         return seen
+    if _joins_pixels(x, axes):
+        x = build.lay_out(x, Image(x.shape, len(x.shape) - 1))
     found = _refined(x.image, x.shape)
     if found is None:
         x = build.lay_out(x, natural_image(x.shape))
@@ -184,6 +187,15 @@ def _grouped(build: OperatorBuilder, x: Tensor, axes: Sequence[int]) -> Reductio
     image = Image((*dims[:at], x.image.channels, *dims[end:]), at)
     parts = tuple(zip(dims[at:end], chosen[at:end], strict=True))
     return ReductionLayout(build.lay_out(x, image), (*chosen[:at], True, *chosen[end:]), parts)
+
+
+def _joins_pixels(x: Tensor, axes: Sequence[int]) -> bool:
+    """True if only the last axis is reduced, and each of its several lines is all channels of some pixels."""
+    *outer, last = x.shape
+    image = x.image
+    channels_last = image.channel_axis == len(image.shape) - 1
+    whole = last > image.channels > 1 and last % image.channels == 0
+    return [*axes] == [len(outer)] and channels_last and whole and math.prod(outer) > 1
 
 
 def _refined(image: Image, shape: Shape) -> tuple[Image, tuple[int, ...]] | None:

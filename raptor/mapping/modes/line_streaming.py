@@ -303,7 +303,7 @@ def can_stream_layer(
     window, given = operator.window, parts.get(node.inputs[0])
     if given is None or not fits_rows(given, xbar_rows):
         return False
-    if operator.key:
+    if operator.key and window.out_pixels == 1:
         return False
     if window.batch != 1:
         return False

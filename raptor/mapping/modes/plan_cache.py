@@ -1,5 +1,6 @@
 """Plans of all layers of a graph that can stream, and a cache of plans for graphs with equal layers."""
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -58,13 +59,15 @@ def plan_layers(
     parts = line_channel_ranges(graph, arch) if parts is None else parts
     after = find_epilogues(graph, arch) if after is None else after
     found: dict[str, list[LayerPlan]] = {}
-    for node in graph.nodes:
+    steps = Counter(filter_key(node) for node in graph.nodes if isinstance(node.operator, Filter))
+    for node in find_layer_nodes(graph).values():
         if node.output in without:
             continue
         if isinstance(node.operator, Filter) and can_stream_layer(graph, node, node.operator, parts, arch.xbar_rows):
             chip = layer_target(graph, node, arch)
             more = after.get(filter_key(node), NO_EPILOGUE)
-            key, weights = filter_key(node), (knobs.products, corrections.get(filter_key(node), 1.0))
+            key = filter_key(node)
+            weights = knobs.products * steps[key], corrections.get(key, 1.0)
             plans = cache.layer_plans(node.operator, parts[node.inputs[0]], chip, more, knobs.step_ns)
             if plans:
                 chosen = _with_lanes(plans, node.operator.window.out_lines, arch, knobs)

@@ -50,6 +50,9 @@ _Shape = tuple[int, int, int]
 _Use = tuple[str, _Shape]
 """Name of a constant, and the shape in which an operation needs it."""
 
+_Filled = tuple[bytes, int, _Shape]
+"""Values of a constant, its number of pixels, and the shape of the tile that they fill: what the tile holds."""
+
 _Made = Mapping[tuple[int, _Use], Tile]
 """Tiles that hold produced constants, keyed by core and use."""
 
@@ -250,9 +253,8 @@ def _with_products(
     made: dict[tuple[int, _Use], Tile] = {}
     for i, constants in sorted(chosen.items()):
         products[i], filters[constants.key], tiles = _product(constants, graph.computes[i], arch)
-        values = constants.values()
-        known |= {tile.name: values[key] for (key, _), tile in tiles.items()}
-        made |= {(constants.core, use): tiles[t.values.tobytes(), use[1]] for use, t in constants.uses.items()}
+        made |= {(constants.core, use): tiles[_filled(use, t)] for use, t in constants.uses.items()}
+        known |= {tiles[_filled(use, t)].name: t for use, t in constants.uses.items()}
     reading = list(graph.computes)
     for i in readers:
         core, c = partition.cores[i], reading[i]
@@ -277,22 +279,25 @@ def _with_products(
     return Partition(changed, tuple(cores), tuple(positions))
 
 
-def _product(
-    constants: _Constants, reader: Compute, arch: Target
-) -> tuple[Compute, Filter, dict[tuple[bytes, _Shape], Tile]]:
+def _filled(use: _Use, constant: ConstantTile) -> _Filled:
+    """Returns what a tile for a use of a constant holds: uses for which it is equal share the tile."""
+    return constant.values.tobytes(), constant.pixels, use[1]
+
+
+def _product(constants: _Constants, reader: Compute, arch: Target) -> tuple[Compute, Filter, dict[_Filled, Tile]]:
     """Returns the compute that produces a core's constants, its weights, and the tile of each constant and shape."""
     values = constants.values()
     starts = dict(zip(values, np.cumsum([0, *(t.elements for t in values.values())]).tolist(), strict=False))
     weights = np.concatenate([tile.values for tile in values.values()])
     together = Tile(constants.key, 1, 1, weights.size)
     matrix = Matrix(0, (0, 1), (0, weights.size), -(-weights.size // arch.outputs_per_xbar))
-    tiles: dict[tuple[bytes, _Shape], Tile] = {}
+    tiles: dict[_Filled, Tile] = {}
     body: list[BodyOp] = [ApplyLine(together, (Tile(constants.one, 1, 1, 1),), np.zeros((1, 4), np.int64))]
-    for (_, shape), tile in constants.uses.items():
-        key = tile.values.tobytes(), shape
+    for use, tile in constants.uses.items():
+        key = _filled(use, tile)
         if key not in tiles:
-            tiles[key] = Tile(f"{constants.key}.{len(tiles)}", *shape)
-            body.append(Move(tiles[key], (together,), _runs(starts[key[0]], tile, shape)))
+            tiles[key] = Tile(f"{constants.key}.{len(tiles)}", *use[1])
+            body.append(Move(tiles[key], (together,), _runs(starts[key[0]], tile, use[1])))
     product = Compute(reader.node, reader.op_type, constants.key, (matrix,), tuple(body), tuple(tiles.values()))
     return product, Filter(weights.reshape(1, 1, -1), Window.pointwise((1,))), tiles
 

@@ -4,6 +4,7 @@ A product is an input pixel times a kernel position, for the input channels of a
 tables of `ApplyLine`, `Overlap` and `Copy` alone, independently of how the decision cuts lines into blocks.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,7 @@ from raptor.graph.ir import Filter
 from raptor.graph.window import cached_input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.modes.line_unfolding import LineMatrix
-from raptor.spatial.compute_op import Compute
+from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy, SpatialGraph, TensorParts
 from raptor.spatial.operations import ApplyLine, Move, Overlap
 from raptor.spatial.tiles import Tile
@@ -47,12 +48,37 @@ def verify_lines(graph: SpatialGraph) -> None:
     if not layers:
         return
     copies = PixelOrigins.from_computes(graph.computes[i] for i in flow.computes_with_class(Copy, ApplyLine, Move))
-    for name, use in graph.filter_of.items():
-        if use.key in layers:
+    for key, computes in layers.items():
+        steps = [(name, use) for name, use in graph.filter_of.items() if use.key == key]
+        makers = {op.result.name: (i, op) for i, compute in enumerate(computes) for op in compute.body}
+        checked = set[int]()
+        for name, use in steps:
             places = TensorPixels(graph.tensors[use.source], copies)
-            operator, tensor = graph.filters[use.key], graph.tensors[name]
-            sums = sums_before_relu(graph, use.key, tensor) if operator.relu else tensor
-            _LineLayerCheck(operator, sums, places).check(layers[use.key])
+            operator, tensor = graph.filters[key], graph.tensors[name]
+            sums = sums_before_relu(graph, key, tensor) if operator.relu else tensor
+            own = _computes_of_step(sums, makers) if len(steps) > 1 else [*range(len(computes))]
+            checked.update(own)
+            _LineLayerCheck(operator, sums, places).check([computes[i] for i in own])
+        for i in sorted({*range(len(computes))} - checked):
+            raise VerifyError(
+                f"spatial: {computes[i].node}: {computes[i].results[0]} is part of no result of the layer"
+            )
+
+
+def _computes_of_step(tensor: TensorParts, makers: Mapping[str, tuple[int, BodyOp]]) -> list[int]:
+    """Returns the numbers of the computes of a recurrent layer of which one time step consists.
+
+    tensor: the sums of the step; the other computes are those whose results it adds. makers: for each tile that the
+    layer makes in any step, the number of the compute and the operation.
+    """
+    wanted = [part.tile.name for part in tensor.parts]
+    found = set[int]()
+    while wanted:
+        number, op = makers.get(wanted.pop(), (-1, None))
+        if op is not None:
+            found.add(number)
+            wanted += [tile.name for tile in op.sources] if isinstance(op, Overlap) else []
+    return sorted(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ from raptor.graph.window import Window
 from raptor.target.tensor_layout import Image
 from raptor.transforms.tokens.flatten_batches import flatten_batches
 from raptor.transforms.tokens.group_queries import group_queries
+from raptor.transforms.tokens.line_up_products import line_up_products
+from raptor.transforms.tokens.part_sequences import part_sequences
 from raptor.transforms.tokens.pool_stacks import pool_stacks
 from raptor.transforms.tokens.token_layouts import TokenLayouts, c_positions, moved_from
 
@@ -49,13 +51,15 @@ def lay_out_tokens(graph: Graph) -> Graph:
     """Returns the graph with its sequences laid out as tokens. A graph without sequences is returned as it is.
 
     Products with repeated states read each of their matrices once (`group_queries`), layers of whole images are layers
-    of tokens (`flatten_batches`), and pools over stacks are element-wise functions (`pool_stacks`).
+    of tokens (`flatten_batches`), pools over stacks are element-wise functions (`pool_stacks`), and reshapes between
+    tokens of different lengths are moves (`part_sequences`).
     """
-    graph = group_queries(flatten_batches(pool_stacks(graph)))
+    whole = group_queries(flatten_batches(pool_stacks(graph)))
+    graph = part_sequences(line_up_products(whole))
     layouts = TokenLayouts(graph)
     images = layouts.images()
     if not images:
-        return graph
+        return whole
     tensors = {n: replace(t, image=images.get(n, t.image)) for n, t in graph.tensors.items()}
     sums = {name for name in images if layouts.alike.find(name) in layouts.sums}
     changed = _NodeRewriter(graph, tensors, images, sums, layouts.over)

@@ -3,7 +3,7 @@
 PyTorch writes the attention of a query on keys as (a q) (a k)^T, with the factor after the transposition of the keys. A
 transposition of tokens is a view, of which only the elements exist that are read. A function of a view is a tensor of
 its own, which would have to be complete first. So the function is computed on the tokens, and the view reads its
-results. The keys may also be channels of an image, as in CoAtNet.
+results. The keys may also be channels of an image, as in CoAtNet. Of one head, they are a rename of the tokens.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def sink_transposes(graph: Graph) -> Graph:
 
 
 def _late_maps(graph: Graph) -> Iterator[tuple[str, Node]]:
-    """Yields (result, move) for each function of one operand that a move makes from tokens.
+    """Yields (result, move or rename) for each function of one operand that a move or a rename makes from tokens.
 
     Only products read the result, directly or after a rename.
     """
@@ -46,7 +46,7 @@ def _late_maps(graph: Graph) -> Iterator[tuple[str, Node]]:
         if node.output not in multiplied and renamed.get(node.output) not in multiplied - others:
             continue
         move = made.get(node.inputs[0])
-        if move is not None and isinstance(move.operator, Move) and _turns(move, graph):
+        if move is not None and isinstance(move.operator, Move | Rename) and _turns(move, graph):
             yield node.output, move
 
 
@@ -55,8 +55,7 @@ def _turns(move: Node, graph: Graph) -> bool:
     given, made = [graph.tensors[n].image for n in move.inputs], graph.tensors[move.output].image
     if all(map(is_token_layout, given)):
         return not is_token_layout(made)
-    assert isinstance(move.operator, Move)
-    of_channels = len(given) == 1 and can_stream(given[0]) and not can_stream(made)
+    of_channels = isinstance(move.operator, Move) and len(given) == 1 and can_stream(given[0]) and not can_stream(made)
     return of_channels and _taken(move.operator.sources, given[0]) is not None
 
 
@@ -85,8 +84,9 @@ def _swapped(node: Node, move: Node, tensors: dict[str, Tensor]) -> Iterator[Nod
     If the move takes the same channels of all tokens, the function is computed on these channels. Otherwise it is
     computed on the pixels of the moved tensor.
     """
-    assert isinstance(move.operator, Move)
-    sources, given = move.operator.sources, tensors[move.inputs[0]].image
+    given = tensors[move.inputs[0]].image
+    same = np.arange(given.elements).reshape(given.pixels, given.channels)
+    sources = move.operator.sources if isinstance(move.operator, Move) else same
     channels = _taken(sources, given) if len(move.inputs) == 1 else None
     if channels is None:
         image, taken, place = Image((1, *sources.shape), 2), sources, np.arange(sources.size).reshape(sources.shape)

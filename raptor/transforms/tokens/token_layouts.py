@@ -74,7 +74,7 @@ class TokenLayouts:
         match node.operator:
             case Move() | Rename():
                 pass
-            case Concat() if all(_is_last(self.image(name)) for name in (*node.inputs, node.output)):
+            case Concat() if all(is_channels_last(self.image(name)) for name in (*node.inputs, node.output)):
                 pass
             case Pool() as pool if self.graph.tensors[node.output].element.kind == "float" and _may_change(pool):
                 self.pools.append(node)
@@ -110,7 +110,7 @@ class TokenLayouts:
 
     def is_turned(self, name: str) -> bool:
         """Tells whether a tensor has several pixels, and its channels are not the last dimension."""
-        return self.image(name).pixels > 1 and not _is_last(self.image(name))
+        return self.image(name).pixels > 1 and not is_channels_last(self.image(name))
 
     def images(self) -> dict[str, Image]:
         """Returns the new images, by name of the tensor."""
@@ -126,7 +126,7 @@ class TokenLayouts:
 
     def tokens(self) -> dict[str, int]:
         """Returns the sets that are laid out as tokens, each with its number of channels."""
-        known = {key: self.image(key).channels for key in self.fixed - self.odd if _is_last(self.image(key))}
+        known = {key: self.image(key).channels for key in self.fixed - self.odd if is_channels_last(self.image(key))}
         for name, channels, _ in self.turned():
             key = self.alike.find(name)
             if key not in known and self.takes(key, channels):
@@ -158,10 +158,16 @@ class TokenLayouts:
             return
 
     def takes(self, key: str, channels: int) -> bool:
-        """Tells whether a set can be tokens of so many channels: nothing needs its layout, or it is laid out so."""
-        if key in self.varied and (not _is_last(self.image(key)) or self.image(key).channels != channels):
+        """Tells whether a set can be tokens of so many channels: nothing needs its layout, or it is laid out so.
+
+        Each pool that reads it must put together the channels of a token, or all tokens. A sequence of merged patches
+        consists of tokens, and of parts of them, which are the pixels of the image before: a norm tells which.
+        """
+        if key in self.varied and (not is_channels_last(self.image(key)) or self.image(key).channels != channels):
             return False
-        return key not in self.fixed | self.odd
+        pools = (node for node in self.pools if self.alike.find(node.inputs[0]) == key)
+        suits = all(self.adds_channels(node, channels) or self.is_over_tokens(node, channels) for node in pools)
+        return suits and key not in self.fixed | self.odd
 
     def turned(self) -> Iterator[tuple[str, int, int]]:
         """Yields tensors that are images with the channels last, such as [1, H, W, C] of [1, C, H, W].
@@ -201,7 +207,7 @@ class TokenLayouts:
     def is_kept(self, name: str) -> bool:
         """Tells whether a tensor has pixels and channels, and stays the image that it is."""
         key, image = self.alike.find(name), self.image(name)
-        stays = key in self.odd or (key in self.fixed and not _is_last(image))
+        stays = key in self.odd or (key in self.fixed and not is_channels_last(image))
         return stays and min(image.pixels, image.channels) > 1
 
     def is_same_order(self, node: Node) -> bool:
@@ -266,25 +272,12 @@ class TokenLayouts:
         if not isinstance(node.operator, Pool) or node.operator.function != "sum":
             return False
         elements = self.image(node.inputs[0]).elements
-        return self.puts_together(node, np.arange(elements).reshape(-1, channels))
+        return puts_together(self.graph, node, np.arange(elements).reshape(-1, channels))
 
     def is_over_tokens(self, node: Node, channels: int) -> bool:
         """Tells whether a pool puts together all tokens of `channels` elements in C order, each channel by itself."""
         elements = self.image(node.inputs[0]).elements
-        return self.puts_together(node, np.arange(elements).reshape(-1, channels).T)
-
-    def puts_together(self, node: Node, wanted: Ints) -> bool:
-        """Tells whether each result of a pool is made of the elements of its row in `wanted`; both in C order."""
-        given, made = self.image(node.inputs[0]), self.image(node.output)
-        if wanted.size != given.elements or made.elements != len(wanted):
-            return False
-        positions = c_positions(given).reshape(given.pixels, given.channels)
-        if isinstance(node.operator, Pool):
-            read = cached_input_pixels(node.operator.window)
-            if read.shape[1] != wanted.shape[1] or (read < 0).any():
-                return False
-            positions = positions[read].swapaxes(1, 2).reshape(wanted.shape)
-        return np.array_equal(np.sort(positions, axis=1), wanted[c_positions(made)])
+        return puts_together(self.graph, node, np.arange(elements).reshape(-1, channels).T)
 
     def lines(self, channels: dict[str, int]) -> dict[str, int]:
         """Returns the number of lines of each set: of the heads next to products of computed tensors, or of an image.
@@ -341,10 +334,24 @@ def _differs(operator: Requantise, axes: tuple[int, ...]) -> bool:
     return any(array.shape[axis] > 1 for array in arrays for axis in axes)
 
 
-def _is_last(image: Image) -> bool:
+def is_channels_last(image: Image) -> bool:
     """Tells whether the channels are the last dimension that is larger than 1, and there are several pixels."""
     behind = image.shape[image.channel_axis + 1 :]
     return image.pixels > 1 and all(n == 1 for n in behind)
+
+
+def puts_together(graph: Graph, node: Node, wanted: Ints) -> bool:
+    """Tells whether each result of a pool is made of the elements of its row in `wanted`; both in C order."""
+    given, made = graph.tensors[node.inputs[0]].image, graph.tensors[node.output].image
+    if wanted.size != given.elements or made.elements != len(wanted):
+        return False
+    positions = c_positions(given).reshape(given.pixels, given.channels)
+    if isinstance(node.operator, Pool):
+        read = cached_input_pixels(node.operator.window)
+        if read.shape[1] != wanted.shape[1] or (read < 0).any():
+            return False
+        positions = positions[read].swapaxes(1, 2).reshape(wanted.shape)
+    return np.array_equal(np.sort(positions, axis=1), wanted[c_positions(made)])
 
 
 def _piece(given: Image, made: Image, sources: Ints) -> int:

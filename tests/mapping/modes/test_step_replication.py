@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import raptor
-from raptor.mapping.decision import FullyConnected
+from raptor.graph.ir import Filter
+from raptor.mapping.decision import FullyConnected, LineUnfolding
 from raptor.spatial.ir import Copy
 from raptor.spatial.operations import ApplyLine, Overlap
 from tests.pipeline import Passes, check, faults, passes
@@ -144,3 +145,20 @@ def test_states_that_are_repeated_along_the_sequence(second: str):
         nodes += [node("Transpose", "q", "c", name="turned", perm=[0, 2, 1]), node("Conv", "c k", "y", name="reader")]
     model = make_model(nodes, {"x": (4, 1, 3)}, {"y": 4 if second == "LSTM" else 3}, constants)
     check(model, **CHIP, mapping="rows")
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
+def test_steps_of_a_batch_are_computed_by_line(op_type: str):
+    """Each core multiplies some elements of the batch in all steps, with one copy of the weights."""
+    model = recurrent(op_type, sizes=(5, 12, 6, 16), extra="B")
+    compiled = passes(model, **CHIP, mapping="rows")
+    steps = [n.operator for n in compiled.graph.nodes if isinstance(n.operator, Filter) and n.operator.key]
+    layers = [compiled.decision.layers[key] for key in dict.fromkeys(step.key for step in steps)]
+    assert len(steps) == 4 * len(layers)
+    for layer in layers:
+        assert isinstance(layer, LineUnfolding)
+        assert len(layer.grid.cols) > 1
+    check(model, **CHIP)
+    alone = recurrent(op_type, sizes=(5, 1, 6, 16), extra="B")
+    times = [interval_ns(raptor.compile(each, **CHIP)) for each in (model, alone)]
+    assert times[0] < 6 * times[1]

@@ -10,10 +10,12 @@ import pytest
 import models
 from raptor.common.errors import VerifyError
 from raptor.mapping.decision import LineFlow, Matrix
+from raptor.mapping.refinement import ProducedConstants
 from raptor.pim.ir import Load
 from raptor.spatial import verify_spatial
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.operations import ApplyLine, Move, Stencil
+from raptor.spatial.refinement.make_constants import ConstantUses, make_constants
 from tests.pipeline import Passes, check, line_flow, passes
 from tests.spatial.verification.test_verify_lines import plus
 from tests.tiny_models import make_model, node, random
@@ -168,3 +170,25 @@ def test_a_mistake(compiled: Passes, mistake: str):
     change, message = MISTAKES[mistake]
     with pytest.raises(VerifyError, match=message):
         verify_spatial(change(graph, products(graph)[0]), compiled.arch)
+
+
+def test_equal_numbers_of_different_pixels():
+    """Least numbers of four pixels with two channels, and of one with eight, are the same, but fill other tiles."""
+    same = random(8)
+    nodes = [
+        node("Conv", "x w", "t", name="narrow"),
+        node("Max", "t each", "s", name="each"),
+        node("Conv", "s v", "u", name="wide"),
+        node("Max", "u all", "y", name="all"),
+    ]
+    constants = {
+        "w": random(2, 3, 1, 1),
+        "each": same.reshape(1, 4, 2).transpose(2, 0, 1),
+        "v": random(8, 2, 1, 1),
+        "all": same.reshape(8, 1, 1),
+    }
+    found = passes(make_model(nodes, {"x": (1, 3, 4, 4)}, ["y"], constants), **ROOMY | {"cores": 1}, mapping="rows")
+    uses = ConstantUses.from_partition(found.partition)
+    graph = make_constants(found.partition, uses, [ProducedConstants(0, 1, ())], found.arch).graph
+    assert {(tile.pixels, tile.channels) for tile in graph.made.values()} == {(4, 2), (1, 8)}
+    verify_spatial(graph, found.arch)

@@ -14,6 +14,7 @@ from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy
 from raptor.spatial.operations import ApplyLine, Move, Overlap
 from tests.pipeline import Passes, chip, conv_model, passes
+from tests.recurrent_models import recurrent
 from tests.tiny_models import make_model, node, random
 from tests.values import replace
 
@@ -252,3 +253,23 @@ def test_a_tile_read_before_all_of_it_is_there(compiled: dict[str, Passes]):
     last = max(i for i, c in enumerate(graph.computes) if c.body and isinstance(c.body[0], Copy))
     late: tuple[Compute, ...] = (*graph.computes[:last], *graph.computes[last + 1 :], graph.computes[last])
     refused(replace(graph, computes=late), "read before")
+
+
+def test_products_of_another_time_step():
+    """The steps of a recurrent layer with a batch share matrices. Each adds its own products, and no others."""
+    found = passes(recurrent("RNN", sizes=(4, 6, 4, 5)), **CHIP, mapping="rows")
+    graph = found.spatial
+    steps = [name for name, use in graph.filter_of.items() if use.key != name]
+    assert len(steps) == 3
+    assert len({graph.filter_of[name].key for name in steps}) == 1
+    verify_spatial(graph, found.arch)
+    ops = [op for c in graph.computes for op in c.body if isinstance(op, Overlap)]
+    at = [next(i for i, op in enumerate(ops) if op.result == graph.tensors[n].parts[0].tile) for n in steps]
+    other = changed(graph, Overlap, lambda op: replace(op, sources=ops[at[0]].sources), at[1])
+    refused(other, "does not hold channels")
+    short = changed(graph, Overlap, lambda op: replace(op, runs=op.runs[1:]), at[1])
+    refused(short, r"adds kernel position \d+ of channels .* 0 times")
+    sum_of_step = next(c for c in graph.computes if c.body[0] == ops[at[1]])
+    unused = replace(ops[at[1]], result=replace(ops[at[1]].result, name="unused"))
+    more = replace(sum_of_step, body=(unused,), results=(unused.result,))
+    refused(replace(graph, computes=(*graph.computes, more)), "%unused is part of no result")
