@@ -55,8 +55,9 @@ def _turns(move: Node, graph: Graph) -> bool:
     given, made = [graph.tensors[n].image for n in move.inputs], graph.tensors[move.output].image
     if all(map(is_token_layout, given)):
         return not is_token_layout(made)
-    of_channels = isinstance(move.operator, Move) and len(given) == 1 and can_stream(given[0]) and not can_stream(made)
-    return of_channels and _taken(move.operator.sources, given[0]) is not None
+    if not isinstance(move.operator, Move) or len(given) > 1 or not can_stream(given[0]) or can_stream(made):
+        return False
+    return _taken(move.operator.sources, given[0]) is not None
 
 
 def _is_uniform(node: Node) -> bool:
