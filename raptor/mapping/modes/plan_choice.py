@@ -94,10 +94,13 @@ def choose_plans(
     return place_in_order({key: front[i] for (key, front), i in zip(fronts.items(), at, strict=True)})
 
 
-def grow_greedily(fronts: Sequence[Sequence[CoreChoice]], at: Sequence[int], free: int) -> list[int]:
+def grow_greedily(
+    fronts: Sequence[Sequence[CoreChoice]], at: Sequence[int], free: int, *, all_of_them: bool = True
+) -> list[int]:
     """Advances the slowest front to its next faster choice until the cores are used up. Returns an index per front.
 
-    `at`: initial indices. `free`: spare cores. A front whose next choice needs too many cores keeps its choice.
+    `at`: initial indices. `free`: spare cores. A front whose next choice needs too many cores keeps its choice, and
+    others grow on, unless not `all_of_them` do.
     """
     found = [*at]
     growing = dict.fromkeys(range(len(fronts)))
@@ -105,6 +108,8 @@ def grow_greedily(fronts: Sequence[Sequence[CoreChoice]], at: Sequence[int], fre
         slowest = max(growing, key=lambda k: fronts[k][found[k]].core_ns)
         front, i = fronts[slowest], found[slowest]
         if i + 1 == len(front) or front[i + 1].cores - front[i].cores > free:
+            if not all_of_them:
+                break
             del growing[slowest]
             continue
         free -= front[i + 1].cores - front[i].cores
