@@ -6,9 +6,9 @@ gets its next faster grid of cores, as long as cores are left. `raptor.mapping.d
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from operator import itemgetter
 
 from raptor.common.errors import RaptorError
@@ -16,7 +16,7 @@ from raptor.graph.ir import Graph, Move, Node
 from raptor.graph.layers import graph_tile_channels
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.bin_packing import pack_layers
-from raptor.mapping.allocation.core_division import CoreDivision, WholeLayer, plan_options
+from raptor.mapping.allocation.core_division import CoreDivision, CoreOption, WholeLayer, plan_options
 from raptor.mapping.allocation.latency_rebalancing import rebalance_cores
 from raptor.mapping.allocation.pair_sharing import share_in_pairs
 from raptor.mapping.allocation.phase_sharing import PhaseSharing, number_phases
@@ -39,7 +39,7 @@ from raptor.mapping.modes.gather_plans import gather_plans, group_gathers
 from raptor.mapping.modes.line_plans import load_plans
 from raptor.mapping.modes.line_streaming import ChannelRanges, find_gathers, line_channel_ranges, takes_short_runs
 from raptor.mapping.modes.plan_cache import PlanCache, plan_layers
-from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, choose_plans, pareto_front, place_in_order
+from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, choose_plans, pareto_front
 from raptor.mapping.modes.step_replication import find_one_line_tensors, slow_plans
 from raptor.mapping.multichip.chip_stages import LineDecision, map_to_chips
 from raptor.mapping.transformer.cache_cores import place_decoder
@@ -60,11 +60,16 @@ MOST_FAILED_GROWTHS = 3
 """Number of times that the slowest layer beside a transformer gets more cores without an improvement."""
 
 
+WholeOptions = Callable[[frozenset[str], float], tuple[list[list[CoreOption]], float]]
+"""(layers by line, weight) -> options of the layers that do not stream (`whole_options`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class _MappingTask:
     """A graph to map, with plans of the layers that stream and of the loads of inputs.
 
-    Layers lose their plans if the chip is too small. gathers: see `RowMapper.gathers`; `inputs` has their plans.
+    Layers lose their plans if the chip is too small. gathers: see `RowMapper.gathers`; `inputs` has their plans. whole:
+    see `RowMapper.whole_options`.
     """
 
     graph: Graph
@@ -73,6 +78,7 @@ class _MappingTask:
     layers: dict[str, list[LayerPlan]]
     inputs: dict[str, list[LayerPlan]]
     gathers: Mapping[str, tuple[Node, ...]]
+    whole: WholeOptions
 
     @property
     def plans(self) -> dict[str, list[LayerPlan]]:
@@ -152,6 +158,18 @@ class RowMapper:
         return find_stages(self.graph, self.arch, {key: each.elements_ns for key, each in self.epilogues.items()})
 
     @cached_property
+    def whole_options(self) -> WholeOptions:
+        """A memo of options of the layers that do not stream, by the layers that do, and by weight."""
+        after_ns = {key: each.elements_ns for key, each in self.epilogues.items()}
+
+        @cache
+        def options(by_line: frozenset[str], weight: float) -> tuple[list[list[CoreOption]], float]:
+            numbers = number_neighbourhoods(self.graph, by_line)
+            return whole_options(self.graph, numbers, after_ns, self.arch, weight)
+
+        return options
+
+    @cached_property
     def gathers(self) -> dict[str, tuple[Node, ...]]:
         """The moves of model inputs that get cores of their own, in groups that share them; key: the first result."""
         alone = {n: node for n, node in find_gathers(self.graph, self.parts).items() if self.has_loads(node)}
@@ -202,13 +220,16 @@ class RowMapper:
                 corrections=corrections,
             )
 
+        def task_of(layers: dict[str, list[LayerPlan]]) -> _MappingTask:
+            return _MappingTask(self.graph, self.arch, knobs, layers, inputs, self.gathers, self.whole_options)
+
         if self.stages is not None:
-            task = _MappingTask(self.graph, self.arch, knobs, layers(self.stages.keys), inputs, self.gathers)
+            task = task_of(layers(self.stages.keys))
             tokens = _beside_tokens(task, self.stages)
             if tokens is not None:
                 return tokens
-        task = _MappingTask(self.graph, self.arch, knobs, layers(), inputs, self.gathers)
-        fitting = _fit(task, {key: each.elements_ns for key, each in self.epilogues.items()})
+        task = task_of(layers())
+        fitting = _fit(task)
         if fitting is None:
             return None
         planned_ns.update((key, placed.plan.core_ns) for key, placed in fitting[1].items())
@@ -220,32 +241,28 @@ def _beside_tokens(task: _MappingTask, stages: TokenStages) -> tuple[dict[str, L
 
     The slowest of the other layers gets more cores as long as that lowers interval x latency; its time counts in both.
     """
-    graph, arch, knobs, others, inputs = task.graph, task.arch, task.knobs, task.layers, task.inputs
-    tokens = {name for name in inputs if is_token_layout(graph.tensors[name].image)}
-    fronts = {k: pareto_front(p) for k, p in (others | {n: p for n, p in inputs.items() if n not in tokens}).items()}
-    whole, used = place_whole_layers(graph, number_neighbourhoods(graph, others.keys() | stages.keys), arch, apart=True)
-    at = dict.fromkeys(fronts, 0)
-    tried: list[tuple[float, dict[str, int], TokenCores]] = []
-    while True:
-        taken = sum(fronts[key][i].cores for key, i in at.items())
-        layer_ns = {key: fronts[key][i].core_ns for key, i in at.items()}
-        slowest_ns = max(layer_ns.values(), default=0.0)
-        choice = choose_token_cores(stages, arch, arch.usable_cores - used - taken, knobs, layer_ns)
+    graph, arch, knobs = task.graph, task.arch, task.knobs
+    tokens = {name for name in task.inputs if is_token_layout(graph.tensors[name].image)}
+    plans = {key: found for key, found in task.plans.items() if key not in tokens}
+    division: CoreDivision | None = _fewest_cores(task, plans, task.layers.keys() | stages.keys)
+    tried: list[tuple[float, CoreDivision, TokenCores]] = []
+    while division is not None:
+        layer_ns = {key: option.core_ns for option in division.chosen_options for key in option.plans}
+        slowest_ns = division.slowest_ns
+        choice = choose_token_cores(stages, arch, arch.usable_cores - division.cores, knobs, layer_ns)
         if choice is None:
             break
         cost = max(choice.interval_ns, slowest_ns) * (choice.latency_ns + slowest_ns) ** knobs.latency
-        tried.append((cost, dict(at), choice))
-        slow = [k for k, i in at.items() if i + 1 < len(fronts[k])]
+        tried.append((cost, division, choice))
         costs = [cost for cost, *_ in tried]
-        if not slow or (slowest_ns < choice.interval_ns and min(costs) not in costs[-MOST_FAILED_GROWTHS:]):
+        if slowest_ns < choice.interval_ns and min(costs) not in costs[-MOST_FAILED_GROWTHS:]:
             break
-        at[max(slow, key=lambda k: fronts[k][at[k]].core_ns)] += 1
+        division = division.with_faster_unit()
     if not tried:
         return None
-    _, at, choice = min(tried, key=itemgetter(0))
-    placed = place_in_order({key: fronts[key][i] for key, i in at.items()})
-    behind = renumber_layers(whole, _first_free(placed) + choice.cores)
-    return _numbered(task, behind, placed, choice)
+    _, division, choice = min(tried, key=itemgetter(0))
+    whole, placed = division.placed()
+    return _numbered(task, renumber_layers(whole, choice.cores), placed, choice)
 
 
 def _numbered(
@@ -283,9 +300,7 @@ def renumber_layers(layers: dict[str, WholeLayer], first: int) -> dict[str, Whol
     return {key: renumber_record(layer, first.__add__) for key, layer in layers.items()}
 
 
-def _fit(
-    task: _MappingTask, after_ns: Mapping[str, float]
-) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]] | None:
+def _fit(task: _MappingTask) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]] | None:
     """Returns the layers that do not stream, and a plan with cores for each streamed layer and input; else None.
 
     Layers have cores of their own if there are enough, unless sharing is faster. If there are not enough, distant
@@ -294,8 +309,9 @@ def _fit(
     """
     graph, arch, layers = task.graph, task.arch, task.layers
     while True:
-        division = _divide(task, after_ns)
+        division = _fewest_cores(task, task.plans, layers.keys())
         if division.cores <= arch.usable_cores:
+            division = division.grown(_available(task, division))
             return _share_phases(task, division) or _share(task, division).placed()
         whole, used = place_whole_layers(graph, number_neighbourhoods(graph, layers), arch, apart=False)
         fronts = {key: pareto_front(plans) for key, plans in task.plans.items()}
@@ -309,18 +325,16 @@ def _fit(
         layers.popitem()
 
 
-def _divide(task: _MappingTask, after_ns: Mapping[str, float]) -> CoreDivision:
-    """Divides the cores among all units. Without enough cores, each has its fewest.
+def _fewest_cores(
+    task: _MappingTask, plans: Mapping[str, Sequence[LayerPlan]], by_line: Collection[str]
+) -> CoreDivision:
+    """Returns the division in which each unit has its fewest cores. `plans`: of layers and inputs that get cores by it.
 
-    Where steps of recurrent layers are copied, pixels of sequences arrive at their rate.
+    Beside recurrent layers, pixels of sequences arrive at the rate of their steps.
     """
-    graph, arch = task.graph, task.arch
-    whole, step_ns = whole_options(
-        graph, number_neighbourhoods(graph, task.layers), after_ns, arch, 1 + task.knobs.latency
-    )
-    fronts = slow_plans(task.plans, find_one_line_tensors(graph) if step_ns else (), step_ns)
-    division = CoreDivision.with_fewest_cores([*(plan_options(key, front) for key, front in fronts.items()), *whole])
-    return division.grown(_available(task, division)) if division.cores <= arch.usable_cores else division
+    whole, step_ns = task.whole(frozenset(by_line), 1 + task.knobs.latency)
+    fronts = slow_plans(plans, find_one_line_tensors(task.graph) if step_ns else (), step_ns)
+    return CoreDivision.with_fewest_cores([*(plan_options(key, front) for key, front in fronts.items()), *whole])
 
 
 def _available(task: _MappingTask, division: CoreDivision) -> int:

@@ -61,6 +61,12 @@ class CoreDivision:
         """Returns the division after the slowest units got their next options, with `cores` cores at most."""
         return replace(self, at=grow_greedily(self.fronts, self.at, cores - self.cores))
 
+    def with_faster_unit(self) -> "CoreDivision | None":
+        """Returns the division in which the slowest unit that has a next option has it; None if no unit has one."""
+        growing = [k for k, i in enumerate(self.at) if i + 1 < len(self.fronts[k])]
+        slowest = max(growing, key=lambda k: self.fronts[k][self.at[k]].core_ns, default=None)
+        return None if slowest is None else replace(self, at=[i + (k == slowest) for k, i in enumerate(self.at)])
+
     def placed(self) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]]:
         """Gives each option cores of its own, one after another. Returns the layers that do not stream, and plans."""
         whole, placed = dict[str, WholeLayer](), dict[str, PlacedPlan]()

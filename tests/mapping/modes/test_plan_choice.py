@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raptor.mapping.allocation.bin_packing import pack_layers
-from raptor.mapping.allocation.tail_sharing import TailSharing
 from raptor.mapping.decision import LineGrid
 from raptor.mapping.modes.plan_choice import LayerPlan, choose_plans, pareto_front, place_in_order
 
@@ -80,22 +79,6 @@ def test_the_busiest_core_has_little_to_do():
     for layer in placed.values():
         work.update(dict.fromkeys(layer.cores, int(layer.plan.core_ns)))
     assert max(work.values()) == 10
-
-
-def test_last_layers_give_cores_to_the_layers_before_them():
-    """Layers that fill ten cores share twenty with a slow layer, which has eight cores if it has none of these."""
-    slow = [plan_of(n, 5, 100.0 / n) for n in (1, 4, 8, 16)]
-
-    def place(limit: int) -> tuple[str, int]:
-        return f"{limit} crossbars", 10 * XBARS // limit
-
-    shared = TailSharing({"slow": slow}, {"slow": 10}, place, least=1, cores=20, xbars=XBARS, share=1.0).find_best()
-    assert shared is not None
-    assert (shared.placed["slow"].plan.cores, shared.last) == (16, "12 crossbars")
-    assert set(shared.placed["slow"].cores) <= set(range(shared.first, shared.end))
-    alone = TailSharing({"slow": slow}, {"slow": 2}, place, least=1, cores=20, xbars=XBARS, share=1.0).find_best()
-    assert alone is not None
-    assert not set(alone.placed["slow"].cores) & set(range(alone.first, alone.end))
 
 
 def test_layers_that_do_not_fit():
