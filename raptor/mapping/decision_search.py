@@ -187,8 +187,6 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
         search.use_lanes(corrections)
         for factor in () if chains else PRODUCT_FACTORS:
             search.correct(replace(search.best.knobs, products=factor * knobs.products))
-        if not chains:
-            search.part_neighbours()
         search.spread_tokens()
         whole = search.best
         search.use_fewer_cores()
@@ -266,11 +264,6 @@ class _Search:
         best = min(others, key=lambda found: found.result().cost(self.latency), default=first)
         if best.result().cost(self.latency) <= WORTH_REGROUPING * first.result().cost(self.latency):
             self.knobs, self.evaluated = best.result().knobs, [best]
-
-    def part_neighbours(self) -> None:
-        """Evaluates the best decision so far without cores that neighbouring layers share."""
-        best, knobs = self.best, replace(self.best.knobs, neighbours=0.0)
-        self.evaluate(self.mapper.plan(knobs, best.corrections).decision, knobs, best.corrections)
 
     def correct(self, knobs: TuningKnobs, corrections: Mapping[str, float] | None = None) -> Mapping[str, float]:
         """Evaluates a decision, and decisions by its corrected work. Returns the corrections of the last decision.

@@ -90,7 +90,7 @@ def test_cores_move_to_layers_that_others_wait_for(name: str, share: float, monk
 
 def test_decisions_are_compared_by_their_interval_with_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second decision is said to take 1 ns with up to three stages: it stays, alone. Without stages, none is."""
-    chip, knobs, most = bench(64), replace(DEFAULT_KNOBS, latency=0.0), list[int]()
+    chip, knobs, most = bench(32), replace(DEFAULT_KNOBS, latency=0.0), list[int]()
 
     def estimate(_work: SampleWork, _base: StepOrder, stages: int) -> float:
         most.append(stages)
@@ -144,6 +144,7 @@ def test_groups_of_phases_are_compared(worth: float, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(decision_search, "WORTH_REGROUPING", worth)
     monkeypatch.setattr(decision_search, "PRODUCT_FACTORS", ())
     monkeypatch.setattr(decision_search, "EVEN_SHARE", 0.0)
+    monkeypatch.setattr(decision_search._Search, "part_neighbours", lambda _: None)
     chip = bench(32)
     mapped = rewrite_and_map(prepare_graph(load(attended()).graph, chip), chip, ROWS.without_search())
     shared, apart = (map_rows(mapped.graph, chip, PlanCache(), replace(DEFAULT_KNOBS, latency=n)) for n in (1.0, 0.0))

@@ -14,8 +14,8 @@ from onnx import ModelProto, NodeProto
 
 from raptor.graph.ir import Graph
 from raptor.graph.layers import find_filters
-from raptor.mapping.allocation.latency_rebalancing import LinePipeline, rebalance_cores
 from raptor.mapping.allocation.core_division import CoreDivision, CoreOption, plan_options
+from raptor.mapping.allocation.latency_rebalancing import LinePipeline, rebalance_cores
 from raptor.mapping.allocation.pair_sharing import WORTH_SHARING, layer_predecessors, share_in_pairs
 from raptor.mapping.knobs import DEFAULT_KNOBS, MESSAGE_OVERHEAD_NS, TuningKnobs
 from raptor.mapping.modes.plan_choice import LayerPlan, pareto_front
