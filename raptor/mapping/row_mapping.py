@@ -39,7 +39,7 @@ from raptor.mapping.modes.gather_plans import gather_plans, group_gathers
 from raptor.mapping.modes.line_plans import load_plans
 from raptor.mapping.modes.line_streaming import ChannelRanges, find_gathers, line_channel_ranges, takes_short_runs
 from raptor.mapping.modes.plan_cache import PlanCache, plan_layers
-from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, choose_plans, pareto_front
+from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, pareto_front
 from raptor.mapping.modes.step_replication import find_one_line_tensors, slow_plans
 from raptor.mapping.multichip.chip_stages import LineDecision, map_to_chips
 from raptor.mapping.transformer.cache_cores import place_decoder
@@ -311,13 +311,17 @@ def _fit(task: _MappingTask) -> tuple[dict[str, WholeLayer], dict[str, PlacedPla
     while True:
         division = _fewest_cores(task, task.plans, layers.keys())
         if division.cores <= arch.usable_cores:
-            division = division.grown(_available(task, division))
+            division = division.grown(division.within(arch.usable_cores, task.knobs.share))
             return _share_phases(task, division) or _share(task, division).placed()
         whole, used = place_whole_layers(graph, number_neighbourhoods(graph, layers), arch, apart=False)
-        fronts = {key: pareto_front(plans) for key, plans in task.plans.items()}
-        placed = choose_plans(fronts, arch.usable_cores, used, task.knobs.share)
-        if placed is None and used < arch.usable_cores:
-            placed = pack_layers(task.plans, arch.usable_cores - used, arch.xbars_per_core)
+        together = [CoreOption(used, 0.0, whole=whole)]
+        division = CoreDivision.with_fewest_cores(
+            [*(plan_options(key, pareto_front(plans)) for key, plans in task.plans.items()), together]
+        )
+        if division.cores <= arch.usable_cores:
+            return division.grown(division.within(arch.usable_cores, task.knobs.share)).placed()
+        left = arch.usable_cores - used
+        placed = pack_layers(task.plans, left, arch.xbars_per_core) if left > 0 else None
         if placed is not None:
             return renumber_layers(whole, _first_free(placed)), placed
         if not layers:
@@ -337,15 +341,10 @@ def _fewest_cores(
     return CoreDivision.with_fewest_cores([*(plan_options(key, front) for key, front in fronts.items()), *whole])
 
 
-def _available(task: _MappingTask, division: CoreDivision) -> int:
-    """Returns the number of cores that a division may have."""
-    cores = task.arch.usable_cores
-    return max(division.cores, cores - int(cores * (1 - task.knobs.share)))
-
-
 def _share(task: _MappingTask, division: CoreDivision) -> CoreDivision:
     """Returns a division in which neighbours share cores, and cores move, as the knobs say."""
-    graph, arch, knobs, available = task.graph, task.arch, task.knobs, _available(task, division)
+    graph, arch, knobs = task.graph, task.arch, task.knobs
+    available = division.within(arch.usable_cores, knobs.share)
     if knobs.neighbours:
         division = share_in_pairs(graph, task.plans, division, available, arch.xbars_per_core, knobs.neighbours)
     weight = knobs.latency if knobs.latency > 1 else knobs.line_latency

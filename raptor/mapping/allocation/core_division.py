@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from raptor.mapping.decision import FullyConnected, KernelUnfolding, renumber_record
-from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, grow_greedily
+from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan
 
 WholeLayer = KernelUnfolding | FullyConnected
 
@@ -57,9 +57,26 @@ class CoreDivision:
     def slowest_ns(self) -> float:
         return max((option.core_ns for option in self.chosen_options), default=0.0)
 
+    def within(self, cores: int, share: float) -> int:
+        """Returns how many of `cores` cores the units may have: a `share` of them, and their fewest at least."""
+        return max(self.cores, cores - int(cores * (1 - share)))
+
     def grown(self, cores: int) -> "CoreDivision":
-        """Returns the division after the slowest units got their next options, with `cores` cores at most."""
-        return replace(self, at=grow_greedily(self.fronts, self.at, cores - self.cores))
+        """Returns the division after the slowest units got their next options, until `cores` cores are used up.
+
+        A unit whose next option needs too many cores keeps its option.
+        """
+        at, free = [*self.at], cores - self.cores
+        growing = dict.fromkeys(range(len(at)))
+        while growing:
+            slowest = max(growing, key=lambda k: self.fronts[k][at[k]].core_ns)
+            front, i = self.fronts[slowest], at[slowest]
+            if i + 1 == len(front) or front[i + 1].cores - front[i].cores > free:
+                del growing[slowest]
+                continue
+            free -= front[i + 1].cores - front[i].cores
+            at[slowest] += 1
+        return replace(self, at=at)
 
     def with_faster_unit(self) -> "CoreDivision | None":
         """Returns the division in which the slowest unit that has a next option has it; None if no unit has one."""
