@@ -144,7 +144,6 @@ def test_groups_of_phases_are_compared(worth: float, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(decision_search, "WORTH_REGROUPING", worth)
     monkeypatch.setattr(decision_search, "PRODUCT_FACTORS", ())
     monkeypatch.setattr(decision_search, "EVEN_SHARE", 0.0)
-    monkeypatch.setattr(decision_search._Search, "part_neighbours", lambda _: None)
     chip = bench(32)
     mapped = rewrite_and_map(prepare_graph(load(attended()).graph, chip), chip, ROWS.without_search())
     shared, apart = (map_rows(mapped.graph, chip, PlanCache(), replace(DEFAULT_KNOBS, latency=n)) for n in (1.0, 0.0))
