@@ -184,7 +184,7 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
         corrections = search.correct(search.knobs)
         if not knobs.latency:
             search.align_lanes(corrections)
-        search.correct(replace(search.knobs, lanes=MOST_LANES))
+        search.use_lanes(corrections)
         for factor in () if chains else PRODUCT_FACTORS:
             search.correct(replace(search.best.knobs, products=factor * knobs.products))
         search.spread_tokens()
@@ -277,11 +277,21 @@ class _Search:
             planned, used = self.mapper.plan(knobs, found), found
             bounds, times = self.evaluate(planned.decision, knobs, used)
             if knobs.lanes > 1 and times is not None and self.is_hopeless(times.result()):
-                return used
+                break
             found = next_corrections(used, planned, bounds.busy_ns)
             if not found:
                 break
         return found
+
+    def use_lanes(self, corrections: Mapping[str, float]) -> None:
+        """Evaluates decisions in which layers have the lanes that suit each: by planned work, else by corrected work.
+
+        `corrections`: of work without lanes.
+        """
+        best, knobs = self.best, replace(self.knobs, lanes=MOST_LANES)
+        self.correct(knobs)
+        if self.best is best:
+            self.correct(knobs, corrections)
 
     def is_hopeless(self, found: EvaluatedDecision) -> bool:
         """True if a decision is so much worse than the best one that corrected work will not make it the best."""

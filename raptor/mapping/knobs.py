@@ -47,15 +47,15 @@ class TuningKnobs:
 
     `step_ns`: longest time of a step, which is how long a sender may wait for a busy receiver. `patience_ns`: as in
     `LineFlow`, on the built-in mesh; it grows with the time of a flit. `share`: part of the cores that is used; with
-    fewer cores, fewer input columns are multiplied twice. `products`: factor on the estimated time of MVMs, because
-    the estimate of all other work is less exact; it changes the numbers of cores and the blocks of layers.
-    `latency`: weight of the latency against the interval, as an exponent; 0 for the interval alone. It acts on models
-    whose layers may share cores in turns (transformers, models with means over whole images); above 1, streamed layers
-    get their cores by it, too. `neighbours`: assumed load of a pair of neighbouring layers on shared cores, relative to
-    its work; 0: no pairs share cores. `lanes`: largest number of lanes of a layer (`LineGrid`) in the first decision of
-    a search. `aligned_lines`: above 0, all layers with at least so many output lines have `lanes` lanes, others none.
-    `line_latency`: weight of the latency, estimated line by line, for which cores move between streamed layers after
-    they are divided by their work; a `latency` above 1 takes its place.
+    fewer cores, fewer input columns are multiplied twice. `products`: factor on the estimated time of MVMs, because the
+    estimate of all other work is less exact; it changes the numbers of cores and the blocks of layers. `latency`:
+    weight of the latency against the interval, as an exponent; 0 for the interval alone. It acts on models whose layers
+    may share cores in turns (transformers, models with means over whole images), and on the cores of fully connected
+    layers; above 1, streamed layers get their cores by it, too. `neighbours`: assumed load of a pair of neighbouring
+    layers on shared cores, relative to its work; 0: no pairs share cores. `lanes`: largest number of lanes of a layer
+    (`LineGrid`) in the first decision of a search. `aligned_lines`: above 0, all layers with at least so many output
+    lines have `lanes` lanes, others none. `line_latency`: weight of the latency, estimated line by line, for which
+    cores move between streamed layers after they are divided by their work; a `latency` above 1 takes its place.
     `stages`: largest number of stages with which a search compares decisions; 1: without stages.
 
     Measured (docs/lab/performance.md), latency and interval as geometric means of six models on 64 and 200 cores,

@@ -6,26 +6,25 @@ gets its next faster grid of cores, as long as cores are left. `raptor.mapping.d
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from operator import itemgetter
 
 from raptor.common.errors import RaptorError
 from raptor.graph.ir import Graph, Move, Node
-from raptor.graph.layers import find_filters, graph_tile_channels
+from raptor.graph.layers import graph_tile_channels
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.bin_packing import pack_layers
+from raptor.mapping.allocation.core_division import CoreDivision, CoreOption, WholeLayer, plan_options
 from raptor.mapping.allocation.latency_rebalancing import rebalance_cores
-from raptor.mapping.allocation.pair_sharing import CoreDivision, share_in_pairs
+from raptor.mapping.allocation.pair_sharing import share_in_pairs
 from raptor.mapping.allocation.phase_sharing import PhaseSharing, number_phases
-from raptor.mapping.allocation.tail_sharing import TailSharing
 from raptor.mapping.allocation.whole_layers import (
-    SpareCores,
     number_neighbourhoods,
     place_whole_layers,
-    renumber_layers,
     slowest_dense_ns,
+    whole_options,
 )
 from raptor.mapping.decision import (
     Decision,
@@ -40,15 +39,8 @@ from raptor.mapping.modes.gather_plans import gather_plans, group_gathers
 from raptor.mapping.modes.line_plans import load_plans
 from raptor.mapping.modes.line_streaming import ChannelRanges, find_gathers, line_channel_ranges, takes_short_runs
 from raptor.mapping.modes.plan_cache import PlanCache, plan_layers
-from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, choose_plans, pareto_front, place_in_order
-from raptor.mapping.modes.step_replication import (
-    RecurrentSteps,
-    WholeLayer,
-    find_one_line_tensors,
-    find_recurrent_steps,
-    find_relay_steps,
-    slow_plans,
-)
+from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, pareto_front
+from raptor.mapping.modes.step_replication import find_one_line_tensors, slow_plans
 from raptor.mapping.multichip.chip_stages import LineDecision, map_to_chips
 from raptor.mapping.transformer.cache_cores import place_decoder
 from raptor.mapping.transformer.token_choice import choose_token_cores
@@ -56,10 +48,6 @@ from raptor.mapping.transformer.token_cores import TokenCores, TokenStages
 from raptor.mapping.transformer.token_stages import count_epilogue_constants, find_stages
 from raptor.target.arch import Target
 from raptor.target.timing import global_port_ns
-
-TAIL_SHARE = 1 / 16
-"""Share of the cores above which the last layers share theirs with other layers; below, there is little to gain."""
-
 
 ATTENTION_PATIENCE = 0.4
 """Factor on the patience where attention streams: its messages are many and short.
@@ -72,11 +60,16 @@ MOST_FAILED_GROWTHS = 3
 """Number of times that the slowest layer beside a transformer gets more cores without an improvement."""
 
 
+WholeOptions = Callable[[frozenset[str], float], tuple[list[list[CoreOption]], float]]
+"""(layers by line, weight) -> options of the layers that do not stream (`whole_options`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class _MappingTask:
     """A graph to map, with plans of the layers that stream and of the loads of inputs.
 
-    Layers lose their plans if the chip is too small. gathers: see `RowMapper.gathers`; `inputs` has their plans.
+    Layers lose their plans if the chip is too small. gathers: see `RowMapper.gathers`; `inputs` has their plans. whole:
+    see `RowMapper.whole_options`.
     """
 
     graph: Graph
@@ -85,6 +78,7 @@ class _MappingTask:
     layers: dict[str, list[LayerPlan]]
     inputs: dict[str, list[LayerPlan]]
     gathers: Mapping[str, tuple[Node, ...]]
+    whole: WholeOptions
 
     @property
     def plans(self) -> dict[str, list[LayerPlan]]:
@@ -164,6 +158,18 @@ class RowMapper:
         return find_stages(self.graph, self.arch, {key: each.elements_ns for key, each in self.epilogues.items()})
 
     @cached_property
+    def whole_options(self) -> WholeOptions:
+        """A memo of options of the layers that do not stream, by the layers that do, and by weight."""
+        after_ns = {key: each.elements_ns for key, each in self.epilogues.items()}
+
+        @cache
+        def options(by_line: frozenset[str], weight: float) -> tuple[list[list[CoreOption]], float]:
+            numbers = number_neighbourhoods(self.graph, by_line)
+            return whole_options(self.graph, numbers, after_ns, self.arch, weight)
+
+        return options
+
+    @cached_property
     def gathers(self) -> dict[str, tuple[Node, ...]]:
         """The moves of model inputs that get cores of their own, in groups that share them; key: the first result."""
         alone = {n: node for n, node in find_gathers(self.graph, self.parts).items() if self.has_loads(node)}
@@ -214,13 +220,16 @@ class RowMapper:
                 corrections=corrections,
             )
 
+        def task_of(layers: dict[str, list[LayerPlan]]) -> _MappingTask:
+            return _MappingTask(self.graph, self.arch, knobs, layers, inputs, self.gathers, self.whole_options)
+
         if self.stages is not None:
-            task = _MappingTask(self.graph, self.arch, knobs, layers(self.stages.keys), inputs, self.gathers)
+            task = task_of(layers(self.stages.keys))
             tokens = _beside_tokens(task, self.stages)
             if tokens is not None:
                 return tokens
-        task = _MappingTask(self.graph, self.arch, knobs, layers(), inputs, self.gathers)
-        fitting = _fit(task, {key: each.elements_ns for key, each in self.epilogues.items()})
+        task = task_of(layers())
+        fitting = _fit(task)
         if fitting is None:
             return None
         planned_ns.update((key, placed.plan.core_ns) for key, placed in fitting[1].items())
@@ -232,32 +241,28 @@ def _beside_tokens(task: _MappingTask, stages: TokenStages) -> tuple[dict[str, L
 
     The slowest of the other layers gets more cores as long as that lowers interval x latency; its time counts in both.
     """
-    graph, arch, knobs, others, inputs = task.graph, task.arch, task.knobs, task.layers, task.inputs
-    tokens = {name for name in inputs if is_token_layout(graph.tensors[name].image)}
-    fronts = {k: pareto_front(p) for k, p in (others | {n: p for n, p in inputs.items() if n not in tokens}).items()}
-    whole, used = place_whole_layers(graph, number_neighbourhoods(graph, others.keys() | stages.keys), arch, apart=True)
-    at = dict.fromkeys(fronts, 0)
-    tried: list[tuple[float, dict[str, int], TokenCores]] = []
-    while True:
-        taken = sum(fronts[key][i].cores for key, i in at.items())
-        layer_ns = {key: fronts[key][i].core_ns for key, i in at.items()}
-        slowest_ns = max(layer_ns.values(), default=0.0)
-        choice = choose_token_cores(stages, arch, arch.usable_cores - used - taken, knobs, layer_ns)
+    graph, arch, knobs = task.graph, task.arch, task.knobs
+    tokens = {name for name in task.inputs if is_token_layout(graph.tensors[name].image)}
+    plans = {key: found for key, found in task.plans.items() if key not in tokens}
+    division: CoreDivision | None = _fewest_cores(task, plans, task.layers.keys() | stages.keys)
+    tried: list[tuple[float, CoreDivision, TokenCores]] = []
+    while division is not None:
+        layer_ns = {key: option.core_ns for option in division.chosen_options for key in option.plans}
+        slowest_ns = division.slowest_ns
+        choice = choose_token_cores(stages, arch, arch.usable_cores - division.cores, knobs, layer_ns)
         if choice is None:
             break
         cost = max(choice.interval_ns, slowest_ns) * (choice.latency_ns + slowest_ns) ** knobs.latency
-        tried.append((cost, dict(at), choice))
-        slow = [k for k, i in at.items() if i + 1 < len(fronts[k])]
+        tried.append((cost, division, choice))
         costs = [cost for cost, *_ in tried]
-        if not slow or (slowest_ns < choice.interval_ns and min(costs) not in costs[-MOST_FAILED_GROWTHS:]):
+        if slowest_ns < choice.interval_ns and min(costs) not in costs[-MOST_FAILED_GROWTHS:]:
             break
-        at[max(slow, key=lambda k: fronts[k][at[k]].core_ns)] += 1
+        division = division.with_faster_unit()
     if not tried:
         return None
-    _, at, choice = min(tried, key=itemgetter(0))
-    placed = place_in_order({key: fronts[key][i] for key, i in at.items()})
-    behind = renumber_layers(whole, _first_free(placed) + choice.cores)
-    return _numbered(task, behind, placed, choice)
+    _, division, choice = min(tried, key=itemgetter(0))
+    whole, placed = division.placed()
+    return _numbered(task, renumber_layers(whole, choice.cores), placed, choice)
 
 
 def _numbered(
@@ -285,168 +290,76 @@ def _numbered(
     )
 
 
-def _slowest_ns(placed: Mapping[str, PlacedPlan]) -> float:
-    return max((p.plan.core_ns for p in placed.values()), default=0.0)
-
-
 def _first_free(placed: dict[str, PlacedPlan]) -> int:
     """Returns the first core after the cores of all plans."""
     return 1 + max((core for p in placed.values() for core in p.cores), default=-1)
 
 
-def _fit(
-    task: _MappingTask, after_ns: Mapping[str, float]
-) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]] | None:
+def renumber_layers(layers: dict[str, WholeLayer], first: int) -> dict[str, WholeLayer]:
+    """Returns layers whose cores have numbers larger by `first`."""
+    return {key: renumber_record(layer, first.__add__) for key, layer in layers.items()}
+
+
+def _fit(task: _MappingTask) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]] | None:
     """Returns the layers that do not stream, and a plan with cores for each streamed layer and input; else None.
 
     Layers have cores of their own if there are enough, unless sharing is faster. If there are not enough, distant
     layers that do not stream share cores, then all layers do. If that does not fit either, streamed layers lose their
     plans, the last one first, because a layer that does not stream wastes the fewest crossbars.
     """
-    graph, arch, layers, share = task.graph, task.arch, task.layers, task.knobs.share
-    fronts = {key: pareto_front(plans) for key, plans in task.plans.items()}
+    graph, arch, layers = task.graph, task.arch, task.layers
     while True:
-        others = number_neighbourhoods(graph, layers)
-        whole, used = place_whole_layers(graph, others, arch, apart=True)
-        placed = choose_plans(fronts, arch.usable_cores, used, share)
-        if placed is not None:
-            steps = list(find_recurrent_steps(graph, whole, others, after_ns, arch))
-            if steps:
-                slow = slow_plans(task.plans, find_one_line_tensors(graph), max(found.step_ns for found in steps))
-                relays = find_relay_steps(graph, steps)
-                placed = choose_plans(slow, arch.usable_cores, used, share) or placed
-                copied, placed = _copy_steps([*steps, *relays], slow, arch.usable_cores, used, placed, share)
-                return renumber_layers(whole | copied, _first_free(placed)), placed
-            spread = _spread_dense(task, others, fronts, whole, placed)
-            whole, used, placed = spread or (whole, used, placed)
-            shared = _share_last(task) or _share_phases(task, placed)
-            apart = whole, placed
-            if shared is not None and (spread is None or _dense_cost(task, *shared) <= _dense_cost(task, *apart)):
-                return shared
-            placed = _divide(task, fronts, placed, arch.usable_cores - used)
-            return renumber_layers(whole, _first_free(placed)), placed
-        whole, used = place_whole_layers(graph, others, arch, apart=False)
-        placed = choose_plans(fronts, arch.usable_cores, used, share)
-        if placed is None and used < arch.usable_cores:
-            placed = pack_layers(task.plans, arch.usable_cores - used, arch.xbars_per_core)
+        division = _fewest_cores(task, task.plans, layers.keys())
+        if division.cores <= arch.usable_cores:
+            division = division.grown(division.within(arch.usable_cores, task.knobs.share))
+            return _share_phases(task, division) or _share(task, division).placed()
+        whole, used = place_whole_layers(graph, number_neighbourhoods(graph, layers), arch, apart=False)
+        together = [CoreOption(used, 0.0, whole=whole)]
+        division = CoreDivision.with_fewest_cores(
+            [*(plan_options(key, pareto_front(plans)) for key, plans in task.plans.items()), together]
+        )
+        if division.cores <= arch.usable_cores:
+            return division.grown(division.within(arch.usable_cores, task.knobs.share)).placed()
+        left = arch.usable_cores - used
+        placed = pack_layers(task.plans, left, arch.xbars_per_core) if left > 0 else None
         if placed is not None:
             return renumber_layers(whole, _first_free(placed)), placed
         if not layers:
             return None
-        del fronts[layers.popitem()[0]]
+        layers.popitem()
 
 
-def _spread_dense(
-    task: _MappingTask,
-    others: Mapping[str, int],
-    fronts: dict[str, list[LayerPlan]],
-    compact: dict[str, WholeLayer],
-    placed: dict[str, PlacedPlan],
-) -> tuple[dict[str, WholeLayer], int, dict[str, PlacedPlan]] | None:
-    """Spreads slow fully connected layers over more cores. Returns (layers that do not stream, their cores, new plans).
+def _fewest_cores(
+    task: _MappingTask, plans: Mapping[str, Sequence[LayerPlan]], by_line: Collection[str]
+) -> CoreDivision:
+    """Returns the division in which each unit has its fewest cores. `plans`: of layers and inputs that get cores by it.
 
-    compact, placed: these layers on as few cores as hold them, and the plans of the others. None if no such layer is
-    slower than the slowest streamed layer, or if spreading does not lower the cost. A layer after a small image has few
-    weights per pixel, so a single core would multiply one pixel after another.
+    Beside recurrent layers, pixels of sequences arrive at the rate of their steps.
     """
-    graph, arch, share = task.graph, task.arch, task.knobs.share
-    if slowest_dense_ns(graph, compact, arch) <= _slowest_ns(placed):
-        return None
-    best, found = _dense_cost(task, compact, placed), None
-    for more in (2**n for n in range(arch.usable_cores.bit_length())):
-        whole, used = place_whole_layers(graph, others, arch, apart=True, spare=SpareCores(more, _slowest_ns(placed)))
-        plans = choose_plans(fronts, arch.usable_cores, used, share)
-        if plans is not None and _dense_cost(task, whole, plans) < best:
-            best, found = _dense_cost(task, whole, plans), (whole, used, plans)
-    return found
+    whole, step_ns = task.whole(frozenset(by_line), 1 + task.knobs.latency)
+    fronts = slow_plans(plans, find_one_line_tensors(task.graph) if step_ns else (), step_ns)
+    return CoreDivision.with_fewest_cores([*(plan_options(key, front) for key, front in fronts.items()), *whole])
 
 
-def _dense_cost(task: _MappingTask, whole: Mapping[str, WholeLayer], plans: Mapping[str, PlacedPlan]) -> float:
-    """Returns interval x weighted latency, estimated from the slowest dense and the slowest streamed layer."""
-    dense_ns, lines_ns = slowest_dense_ns(task.graph, whole, task.arch), _slowest_ns(plans)
-    return max(dense_ns, lines_ns) * (dense_ns + lines_ns) ** task.knobs.latency
-
-
-def _divide(
-    task: _MappingTask, fronts: Mapping[str, Sequence[LayerPlan]], placed: dict[str, PlacedPlan], cores: int
-) -> dict[str, PlacedPlan]:
-    """Divides `cores` among the streamed layers as the knobs say. `placed`: plans without shared cores."""
+def _share(task: _MappingTask, division: CoreDivision) -> CoreDivision:
+    """Returns a division in which neighbours share cores, and cores move, as the knobs say."""
     graph, arch, knobs = task.graph, task.arch, task.knobs
-    division = CoreDivision.without_sharing(fronts, placed)
-    available = max(division.cores, cores - int(arch.usable_cores * (1 - knobs.share)))
+    available = division.within(arch.usable_cores, knobs.share)
     if knobs.neighbours:
         division = share_in_pairs(graph, task.plans, division, available, arch.xbars_per_core, knobs.neighbours)
     weight = knobs.latency if knobs.latency > 1 else knobs.line_latency
-    if weight:
-        division = rebalance_cores(graph, division, available, weight)
-    return division.placed()
-
-
-def _copy_steps(
-    steps: Sequence[RecurrentSteps],
-    fronts: dict[str, list[LayerPlan]],
-    cores: int,
-    used: int,
-    placed: dict[str, PlacedPlan],
-    share: float,
-) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]]:
-    """Replicates the slowest recurrent layers as long as no streamed layer becomes the bottleneck.
-
-    cores, used, share: as for `choose`. Returns the recurrent layers, and the plans of the others.
-    """
-    copies = [1] * len(steps)
-    while True:
-        slowest = max(range(len(steps)), key=lambda i: steps[i].core_ns(copies[i]))
-        more = steps[slowest].next_copies(copies[slowest])
-        if more is None:
-            break
-        tried = [more if i == slowest else count for i, count in enumerate(copies)]
-        taken = sum((count - 1) * len(found.cores) for count, found in zip(tried, steps, strict=True))
-        fewer = choose_plans(fronts, cores, used + taken, share)
-        if fewer is None or _slowest_ns(fewer) > max(_slowest_ns(placed), steps[slowest].core_ns(copies[slowest])):
-            break
-        copies, placed = tried, fewer
-    layers: dict[str, WholeLayer] = {}
-    for count, found in zip(copies, steps, strict=True):
-        layers |= found.copy_layers(count, used)
-        used += (count - 1) * len(found.cores)
-    return layers, placed
-
-
-def _share_last(task: _MappingTask) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]] | None:
-    """Returns a result of `_fit` with cores shared by the last layers; None if these need few cores of their own."""
-    graph, arch, layers = task.graph, task.arch, task.layers
-    others, order = number_neighbourhoods(graph, layers), list(find_filters(graph))
-    behind = order.index(list(layers)[-1]) if layers else -1
-    last = {key: run for key, run in others.items() if order.index(key) > behind}
-    before = {key: run for key, run in others.items() if key not in last}
-
-    def place(limit: int) -> tuple[dict[str, WholeLayer], int]:
-        return place_whole_layers(graph, last, arch.with_xbars_per_core(limit), apart=True)
-
-    if place(arch.xbars_per_core)[1] < TAIL_SHARE * arch.usable_cores:
-        return None
-    whole, used = place_whole_layers(graph, before, arch, apart=True)
-    filters = find_filters(graph)
-    lines = {key: filters[key].window.out_lines for key in layers}
-    least = max(-(-graph_tile_channels(graph, arch) // arch.weight_columns(filters[key].weight_bits)) for key in last)
-    free = arch.usable_cores - used
-    shared = TailSharing(task.plans, lines, place, least, free, arch.xbars_per_core, task.knobs.share).find_best()
-    if shared is None:
-        return None
-    moved = renumber_layers(shared.last, shared.first)
-    return moved | renumber_layers(whole, shared.end), shared.placed
+    return rebalance_cores(graph, division, available, weight) if weight else division
 
 
 def _share_phases(
-    task: _MappingTask, apart: dict[str, PlacedPlan]
+    task: _MappingTask, division: CoreDivision
 ) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]] | None:
-    """Returns a result of `_fit` with cores shared by layers of different phases; None if `apart` is no worse.
+    """Returns a result of `_fit` with cores shared by layers of different phases; None if `division` is no worse.
 
-    `apart`: plans without shared cores. If many cores compute a phase, they wait for each other's loads: each column of
+    `division`: without shared cores. If many cores compute a phase, they wait for each other's loads: each column of
     cores loads all weights of a depthwise layer. So the time of these loads is added to the time of a plan.
     """
-    graph, arch, knobs = task.graph, task.arch, task.knobs
+    graph, arch, knobs, (whole, apart) = task.graph, task.arch, task.knobs, division.placed()
     number, constants, others = (
         number_phases(graph),
         count_epilogue_constants(graph),
@@ -472,7 +385,11 @@ def _share_phases(
     found = PhaseSharing([fronts[n] for n in phases], place, arch.usable_cores, arch.xbars_per_core, knobs.share)
     best = min(found.choices(), key=lambda c: cost(c.interval_ns, c.latency_ns), default=None)
     times = [max(loaded(key, apart[key].plan).core_ns for key in fronts[n]) for n in phases]
-    if best is None or cost(best.interval_ns, best.latency_ns) >= cost(max(times), sum(times)):
+    if best is None:
+        return None
+    shared_ns, apart_ns = (slowest_dense_ns(graph, layers, arch) for layers in (best.rest, whole))
+    shared_cost = cost(max(best.interval_ns, shared_ns), best.latency_ns + shared_ns)
+    if shared_cost >= cost(max(*times, apart_ns), sum(times) + apart_ns):
         return None
     placed = best.placed
     return renumber_layers(best.rest, _first_free(placed)), placed

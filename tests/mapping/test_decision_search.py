@@ -90,7 +90,7 @@ def test_cores_move_to_layers_that_others_wait_for(name: str, share: float, monk
 
 def test_decisions_are_compared_by_their_interval_with_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second decision is said to take 1 ns with up to three stages: it stays, alone. Without stages, none is."""
-    chip, knobs, most = bench(64), replace(DEFAULT_KNOBS, latency=0.0), list[int]()
+    chip, knobs, most = bench(32), replace(DEFAULT_KNOBS, latency=0.0), list[int]()
 
     def estimate(_work: SampleWork, _base: StepOrder, stages: int) -> float:
         most.append(stages)

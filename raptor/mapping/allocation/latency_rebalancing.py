@@ -15,7 +15,7 @@ import numpy as np
 from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.layers import filter_key
 from raptor.graph.window import Window
-from raptor.mapping.allocation.pair_sharing import CoreDivision, SharingOption
+from raptor.mapping.allocation.core_division import CoreDivision, CoreOption
 from raptor.mapping.knobs import MESSAGE_OVERHEAD_NS
 from raptor.mapping.modes.window_axis import input_lines_read
 
@@ -115,7 +115,7 @@ class _SearchState:
             self.set(unit, number)
         return float(np.log(interval_ns) + self.latency * np.log(latency_ns))
 
-    def option(self, unit: int) -> SharingOption:
+    def option(self, unit: int) -> CoreOption:
         return self.division.fronts[unit][self.at[unit]]
 
     def moves(self, cost: float) -> "list[_Move]":
@@ -124,7 +124,7 @@ class _SearchState:
         for unit, front in enumerate(self.division.fronts):
             i = self.at[unit]
             for j in range(max(0, i - MOVE_DISTANCE), min(len(front), i + MOVE_DISTANCE + 1)):
-                if j != i:
+                if j != i and front[j].plans:
                     move = _Move(unit, j, front[j].cores - front[i].cores)
                     found.append(replace(move, added=self.cost([move]) - cost))
         return found

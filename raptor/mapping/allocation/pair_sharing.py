@@ -7,7 +7,7 @@ Distant layers would occupy them much longer: a core is occupied from its first 
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import filter_key
-from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, grow_greedily
+from raptor.mapping.allocation.core_division import CoreDivision, CoreOption, OptionFronts
+from raptor.mapping.modes.plan_choice import LayerPlan
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -27,92 +28,34 @@ A DenseNet on 32 pixels and 500 cores, with 22 pairs for a gain of 0.1 %, had a 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SharingOption:
-    """Plans of a layer, or of two layers that share cores, by key of the layer.
-
-    `cores`: number of cores; each plan takes the first ones. `core_ns`: work of the busiest core for a sample.
-    """
-
-    cores: int
-    core_ns: float
-    plans: Mapping[str, LayerPlan]
-
-
-OptionFronts = Sequence[Sequence[SharingOption]]
-"""Pareto front of options for each layer or pair, from few cores (slow) to many (fast)."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoreDivision:
-    """Division of the cores among layers: a front for each layer or pair, and the index of the option taken (`at`)."""
-
-    fronts: OptionFronts
-    at: Sequence[int]
-
-    @classmethod
-    def without_sharing(
-        cls, fronts: Mapping[str, Sequence[LayerPlan]], placed: Mapping[str, PlacedPlan]
-    ) -> "CoreDivision":
-        """Makes the division in which each layer has cores of its own. `placed`: the plan taken for each layer."""
-        options = [[_alone(key, plan) for plan in front] for key, front in fronts.items()]
-        return cls(options, [[*front].index(placed[key].plan) for key, front in fronts.items()])
-
-    @property
-    def chosen_options(self) -> list[SharingOption]:
-        """The option taken for each layer or pair."""
-        return [front[i] for front, i in zip(self.fronts, self.at, strict=True)]
-
-    @property
-    def cores(self) -> int:
-        return sum(option.cores for option in self.chosen_options)
-
-    @property
-    def slowest_ns(self) -> float:
-        return max((option.core_ns for option in self.chosen_options), default=0.0)
-
-    def placed(self) -> dict[str, PlacedPlan]:
-        """Gives each option cores of its own, one after another."""
-        found: dict[str, PlacedPlan] = {}
-        first = 0
-        for option in self.chosen_options:
-            for key, plan in option.plans.items():
-                found[key] = PlacedPlan(plan, tuple(range(first, first + plan.cores)))
-            first += option.cores
-        return found
-
-
-def _alone(key: str, plan: LayerPlan) -> SharingOption:
-    return SharingOption(plan.cores, plan.core_ns, {key: plan})
-
-
 def share_in_pairs(
     graph: Graph, plans: Mapping[str, Sequence[LayerPlan]], apart: CoreDivision, cores: int, xbars: int, factor: float
 ) -> CoreDivision:
     """Returns the division in which neighbours share cores, if that lowers the largest load enough (`WORTH_SHARING`).
 
-    Searches, by bisection, for the least limit on the load of a core with which the layers fit on `cores` cores of
+    Searches, by bisection, for the least limit on the load of a core with which the units fit on `cores` cores of
     `xbars` crossbars each; then spare cores are given to the slowest. `apart`: the division without shared cores, which
-    is returned otherwise. `factor`: assumed load of a pair relative to its work, because its layers wait for others at
-    different times.
+    is returned otherwise. `plans`: of layers by line and inputs. `factor`: assumed load of a pair relative to its work,
+    because its layers wait for others at different times.
     """
-    keys = [next(iter(option.plans)) for option in apart.chosen_options]
     read = layer_predecessors(graph)
-    pairs = {(a, b): _joined(a, b, plans, xbars, factor) for a, b in pairwise(keys) if a in read.get(b, ())}
-    single = dict(zip(keys, apart.fronts, strict=True))
-    fronts = (*single.values(), *pairs.values())
+    keys = [next(iter(option.plans), "") for option in apart.chosen_options]
+    pairs = {
+        i + 1: _joined(a, b, plans, xbars, factor)
+        for i, (a, b) in enumerate(pairwise(keys))
+        if a in read.get(b, ()) and read[b] <= plans.keys()
+    }
     most_ns = WORTH_SHARING * apart.slowest_ns
+    fronts = (*apart.fronts, *pairs.values())
     limits = sorted({option.core_ns for front in fronts for option in front if option.core_ns <= most_ns})
 
     def fits(limit_ns: float) -> bool:
-        found = _fewest(keys, single, pairs, limit_ns)
+        found = _fewest(apart.fronts, pairs, limit_ns)
         return found is not None and found.cores <= cores
 
     i = bisect_left(limits, True, key=fits)
-    found = _fewest(keys, single, pairs, limits[i]) if i < len(limits) else None
-    if found is None:
-        return apart
-    return replace(found, at=grow_greedily(found.fronts, found.at, cores - found.cores))
+    found = _fewest(apart.fronts, pairs, limits[i]) if i < len(limits) else None
+    return apart if found is None else found.grown(cores)
 
 
 def layer_predecessors(graph: Graph) -> dict[str, frozenset[str]]:
@@ -127,7 +70,7 @@ def layer_predecessors(graph: Graph) -> dict[str, frozenset[str]]:
     return found
 
 
-def _joined(a: str, b: str, plans: Mapping[str, Sequence[LayerPlan]], xbars: int, factor: float) -> list[SharingOption]:
+def _joined(a: str, b: str, plans: Mapping[str, Sequence[LayerPlan]], xbars: int, factor: float) -> list[CoreOption]:
     """Returns the Pareto front of options of two layers on the same cores, with one copy of each matrix."""
     firsts, seconds = ([*_light(plans[key])] for key in (a, b))
     (cores_a, ns_a, xbars_a), (cores_b, ns_b, xbars_b) = map(_columns, (firsts, seconds))
@@ -137,7 +80,7 @@ def _joined(a: str, b: str, plans: Mapping[str, Sequence[LayerPlan]], xbars: int
     best = order[np.flatnonzero(np.diff(cores[order], prepend=-1))]
     quickest = best[np.flatnonzero(np.diff(np.minimum.accumulate(core_ns[best]), prepend=np.inf) < 0)]
     return [
-        SharingOption(int(cores[k]), float(core_ns[k]), {a: _single(firsts[i[k]]), b: _single(seconds[j[k]])})
+        CoreOption(int(cores[k]), float(core_ns[k]), {a: _single(firsts[i[k]]), b: _single(seconds[j[k]])})
         for k in quickest
     ]
 
@@ -161,22 +104,16 @@ def _single(plan: LayerPlan) -> LayerPlan:
     return replace(plan, grid=replace(plan.grid, copies=1))
 
 
-def _fewest(
-    keys: Sequence[str],
-    single: Mapping[str, Sequence[SharingOption]],
-    pairs: Mapping[tuple[str, str], Sequence[SharingOption]],
-    limit_ns: float,
-) -> CoreDivision | None:
+def _fewest(fronts: OptionFronts, pairs: Mapping[int, Sequence[CoreOption]], limit_ns: float) -> CoreDivision | None:
     """Returns the division with the fewest cores in which no load exceeds a limit; None if there is none.
 
-    Dynamic programming over the layers in order: the last one is alone, or paired with the one before it.
+    Dynamic programming over the units in order: the last one is alone, or paired with the one before it. `pairs`:
+    options of a unit together with the one before it, by its index.
     """
-    best: list[tuple[int, tuple[tuple[Sequence[SharingOption], int], ...]] | None] = [(0, ())]
-    for i, key in enumerate(keys):
-        ends = [(best[i], single[key])]
-        if i and (keys[i - 1], key) in pairs:
-            ends.append((best[i - 1], pairs[keys[i - 1], key]))
-        found: list[tuple[int, tuple[tuple[Sequence[SharingOption], int], ...]]] = []
+    best: list[tuple[int, tuple[tuple[Sequence[CoreOption], int], ...]] | None] = [(0, ())]
+    for i, alone in enumerate(fronts):
+        ends = [(best[i], alone), *([(best[i - 1], pairs[i])] if i in pairs else ())]
+        found: list[tuple[int, tuple[tuple[Sequence[CoreOption], int], ...]]] = []
         for before, front in ends:
             at = next((j for j, option in enumerate(front) if option.core_ns <= limit_ns), None)
             if before is not None and at is not None:

@@ -13,7 +13,8 @@ from typing import Generic, TypeVar
 
 from raptor.graph.ir import Filter, Graph, Pool
 from raptor.graph.layers import filter_key
-from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, choose_plans, front_within
+from raptor.mapping.allocation.core_division import CoreDivision, plan_options
+from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, front_within
 
 T = TypeVar("T")
 
@@ -159,7 +160,9 @@ class PhaseSharing(Generic[T]):
         if key not in self.known:
             fronts = self.fronts_within(phase, limit)
             fits = cores > 0 and all(fronts.values())
-            self.known[key] = choose_plans(fronts, cores, 0, self.share) if fits else None
+            division = CoreDivision.with_fewest_cores([plan_options(k, f) for k, f in fronts.items()] if fits else [])
+            fits = fits and division.cores <= cores
+            self.known[key] = division.grown(division.within(cores, self.share)).placed()[1] if fits else None
         return self.known[key]
 
 

@@ -75,16 +75,17 @@ def unfold_dense(filter_: Filter, arch: Target, tile: int, tiles: int) -> Iterat
 
 
 def spread_matrices(
-    matrices: tuple[Matrix, ...], first: int, most: int, arch: Target, tile: int
+    matrices: tuple[Matrix, ...], first: int, most: int, arch: Target, tile: int, enough_ns: float = 0.0
 ) -> tuple[int, ...] | None:
     """Assigns the matrices to up to `most` consecutive cores from `first` on, so that the layer is fastest.
 
-    Returns the core of each matrix, with equally many matrices on each core and the fewest cores on ties. None if
-    `most` cores are too few for such an assignment.
+    Returns the core of each matrix, with equally many matrices on each core and the fewest cores on ties; the fewest
+    with which the layer takes at most `enough_ns`, if there are any. None if `most` cores are too few for such an
+    assignment.
     """
     least, held = -(-len(matrices) // most), arch.xbars_per_core // matrices[0].xbars
     ways = (tuple(first + i // each for i in range(len(matrices))) for each in range(held, least - 1, -1))
-    return min(ways, key=lambda way: dense_latency_ns(matrices, way, arch, tile), default=None)
+    return min(ways, key=lambda way: max(enough_ns, dense_latency_ns(matrices, way, arch, tile)), default=None)
 
 
 def summing_cores(matrices: Sequence[Matrix], cores: Sequence[int], tile: int) -> list[int]:

@@ -1,9 +1,7 @@
-"""Plans of layers with line unfolding, Pareto fronts, and a greedy choice in which each layer has its own cores."""
+"""Plans of layers with line unfolding, and their Pareto fronts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Protocol
 
 from raptor.mapping.decision import LineGrid
 
@@ -37,16 +35,6 @@ class LayerPlan:
         return LayerPlan(self.grid, self.xbars, core_ns, correction * products * self.products_ns)
 
 
-class CoreChoice(Protocol):
-    """A choice with a number of cores, and the work in ns of its busiest core for a sample."""
-
-    @property
-    def cores(self) -> int: ...
-
-    @property
-    def core_ns(self) -> float: ...
-
-
 @dataclass(frozen=True, slots=True)
 class PlacedPlan:
     """A plan, and the cores of its grid in order."""
@@ -68,45 +56,3 @@ def front_within(plans: Iterable[LayerPlan], xbars: int) -> list[LayerPlan]:
     """Returns the Pareto front of plans that need at most `xbars` crossbars of a core, with one copy of each matrix."""
     front = pareto_front(plan for plan in plans if plan.xbars <= xbars)
     return [replace(plan, grid=replace(plan.grid, copies=1)) for plan in front]
-
-
-def place_in_order(plans: Mapping[str, LayerPlan]) -> dict[str, PlacedPlan]:
-    """Gives each plan consecutive cores of its own, from core 0."""
-    ends = accumulate((plan.cores for plan in plans.values()), initial=0)
-    return {
-        key: PlacedPlan(plan, tuple(range(first, first + plan.cores)))
-        for first, (key, plan) in zip(ends, plans.items(), strict=False)
-    }
-
-
-def choose_plans(
-    fronts: dict[str, list[LayerPlan]], cores: int, used: int, share: float
-) -> dict[str, PlacedPlan] | None:
-    """Chooses a plan for each layer greedily: the slowest layer gets its next faster plan, until the cores are used up.
-
-    See `grow_greedily`. `fronts`: plans of each layer, from slow to fast. `used`: cores that other layers take.
-    `share`: see `TuningKnobs`. Returns None if not even the first plans fit."""
-    free = cores - used - sum(front[0].cores for front in fronts.values())
-    if free < 0:
-        return None
-    free -= int(min(free, cores * (1 - share)))
-    at = grow_greedily([*fronts.values()], [0] * len(fronts), free)
-    return place_in_order({key: front[i] for (key, front), i in zip(fronts.items(), at, strict=True)})
-
-
-def grow_greedily(fronts: Sequence[Sequence[CoreChoice]], at: Sequence[int], free: int) -> list[int]:
-    """Advances the slowest front to its next faster choice until the cores are used up. Returns an index per front.
-
-    `at`: initial indices. `free`: spare cores. A front whose next choice needs too many cores keeps its choice.
-    """
-    found = [*at]
-    growing = dict.fromkeys(range(len(fronts)))
-    while growing:
-        slowest = max(growing, key=lambda k: fronts[k][found[k]].core_ns)
-        front, i = fronts[slowest], found[slowest]
-        if i + 1 == len(front) or front[i + 1].cores - front[i].cores > free:
-            del growing[slowest]
-            continue
-        free -= front[i + 1].cores - front[i].cores
-        found[slowest] += 1
-    return found

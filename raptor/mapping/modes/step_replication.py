@@ -17,8 +17,6 @@ from raptor.mapping.modes.plan_choice import LayerPlan, pareto_front
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, mvmul_ns
 
-WholeLayer = KernelUnfolding | FullyConnected
-
 RELAY_WAIT_SHARE = 0.25
 """Share of a sample's time for which a result must wait so that relays are worth their cores."""
 
@@ -53,9 +51,9 @@ class RecurrentSteps:
         """Returns the work in ns of a core for a sample, with `copies` copies."""
         return self.step_ns * -(-self.count // copies)
 
-    def next_copies(self, copies: int) -> int | None:
-        """Returns the next larger number of copies that takes less time; None if there is none."""
-        return next((c for c in range(copies + 1, self.count + 1) if self.core_ns(c) < self.core_ns(copies)), None)
+    def copies(self) -> Iterator[int]:
+        """Yields the numbers of copies that take less time than fewer ones, from 1 on."""
+        yield from (n for n in range(1, self.count + 1) if n == 1 or self.core_ns(n) < self.core_ns(n - 1))
 
     def copy_layers(self, copies: int, first: int) -> dict[str, FullyConnected]:
         """Returns the records of the layers with `copies` copies, but at most one per step.
@@ -72,27 +70,18 @@ class RecurrentSteps:
 
 
 def find_recurrent_steps(
-    graph: Graph,
-    layers: Mapping[str, WholeLayer],
-    apart: Mapping[str, int],
-    after_ns: Mapping[str, float],
-    arch: Target,
-) -> Iterator[RecurrentSteps]:
-    """Yields the recurrent layers among `layers`, grouped by neighbourhood.
+    graph: Graph, layers: Mapping[str, KernelUnfolding | FullyConnected], after_ns: Mapping[str, float], arch: Target
+) -> RecurrentSteps | None:
+    """Returns the recurrent layers among the `layers` of a neighbourhood; None if there are none.
 
-    apart: number of each layer's neighbourhood. after_ns: time of each layer's epilogue, for all steps.
+    after_ns: time of each layer's epilogue, for all steps.
     """
     counts = Counter(filter_key(node) for node in graph.nodes if isinstance(node.operator, Filter))
-    for number in dict.fromkeys(apart.values()):
-        found = {
-            key: layer
-            for key, layer in layers.items()
-            if apart[key] == number and counts[key] > 1 and isinstance(layer, FullyConnected)
-        }
-        if found:
-            count = max(counts[key] for key in found)
-            each = (counts[key] * _step_ns(layer, arch) + after_ns.get(key, 0.0) for key, layer in found.items())
-            yield RecurrentSteps(found, count, sum(each), counts)
+    found = {k: layer for k, layer in layers.items() if counts[k] > 1 and isinstance(layer, FullyConnected)}
+    if not found:
+        return None
+    each = (counts[key] * _step_ns(layer, arch) + after_ns.get(key, 0.0) for key, layer in found.items())
+    return RecurrentSteps(found, max(counts[key] for key in found), sum(each), counts)
 
 
 def find_one_line_tensors(graph: Graph) -> set[str]:
@@ -117,14 +106,15 @@ def slow_plans(
     return {key: pareto_front(map(slow, found) if key in keys else found) for key, found in plans.items()}
 
 
-def find_relay_steps(graph: Graph, steps: Sequence[RecurrentSteps]) -> Iterator[RecurrentSteps]:
-    """Yields, as `Steps` without layers, the relays for results that wait for results of much later steps; none if few.
+def find_relay_steps(graph: Graph, steps: Sequence[RecurrentSteps]) -> RecurrentSteps | None:
+    """Returns, as steps without layers, the relays for results that wait for those of much later steps; None if few do.
 
     See `raptor.spatial.refinement.value_relays`: idle cores divide the wait among them.
     """
     waits, products = find_longest_wait(graph)
-    if waits > max(STATE_WAIT, RELAY_WAIT_SHARE * products):
-        yield RecurrentSteps({}, waits, waits * max(found.step_ns for found in steps))
+    if waits <= max(STATE_WAIT, RELAY_WAIT_SHARE * products):
+        return None
+    return RecurrentSteps({}, waits, waits * max(found.step_ns for found in steps))
 
 
 def find_longest_wait(graph: Graph) -> tuple[int, int]:

@@ -14,16 +14,11 @@ from onnx import ModelProto, NodeProto
 
 from raptor.graph.ir import Graph
 from raptor.graph.layers import find_filters
+from raptor.mapping.allocation.core_division import CoreDivision, CoreOption, plan_options
 from raptor.mapping.allocation.latency_rebalancing import LinePipeline, rebalance_cores
-from raptor.mapping.allocation.pair_sharing import (
-    WORTH_SHARING,
-    CoreDivision,
-    SharingOption,
-    layer_predecessors,
-    share_in_pairs,
-)
+from raptor.mapping.allocation.pair_sharing import WORTH_SHARING, layer_predecessors, share_in_pairs
 from raptor.mapping.knobs import DEFAULT_KNOBS, MESSAGE_OVERHEAD_NS, TuningKnobs
-from raptor.mapping.modes.plan_choice import LayerPlan, choose_plans, pareto_front
+from raptor.mapping.modes.plan_choice import LayerPlan, pareto_front
 from raptor.target import arch as architectures
 from tests.mapping.modes.test_plan_choice import XBARS, plan_of, plans
 from tests.pipeline import by_line, check, map_by_rows, passes
@@ -56,8 +51,8 @@ KEYS = [*find_filters(GRAPH)]
 
 def divided(fronts: Mapping[str, Sequence[LayerPlan]], cores: int) -> CoreDivision | None:
     """The division of the default: each layer has cores of its own."""
-    placed = choose_plans({key: [*front] for key, front in fronts.items()}, cores, 0, 1.0)
-    return None if placed is None else CoreDivision.without_sharing(fronts, placed)
+    division = CoreDivision.with_fewest_cores([plan_options(key, front) for key, front in fronts.items()])
+    return division.grown(cores) if division.cores <= cores else None
 
 
 def best_limit(given_: Sequence[Sequence[LayerPlan]], cores: int) -> float:
@@ -100,7 +95,7 @@ def test_the_busiest_core_is_as_quick_as_any_pairs_allow(given_: list[list[Layer
     best_ns = best_limit(given_, cores)
     assert shared.slowest_ns == (best_ns if best_ns <= WORTH_SHARING * apart.slowest_ns else apart.slowest_ns)
     assert shared.cores <= cores
-    placed = shared.placed()
+    _, placed = shared.placed()
     assert [*placed] == KEYS
     on_core: dict[int, list[str]] = {}
     for key, layer in placed.items():
@@ -130,7 +125,7 @@ def test_cores_that_are_left_go_to_a_pair():
     apart = divided(by_key, 4)
     assert apart is not None
     shared = share_in_pairs(GRAPH, by_key, apart, 4, XBARS, 0.9)
-    assert [len(placed.cores) for placed in shared.placed().values()] == [3, 3, 1]
+    assert [len(placed.cores) for placed in shared.placed()[1].values()] == [3, 3, 1]
 
 
 def test_a_pair_must_be_worth_its_waiting():
@@ -162,7 +157,7 @@ def test_a_pair_has_one_copy_of_each_matrix():
     apart = divided(by_key, 2)
     assert apart is not None
     shared = share_in_pairs(GRAPH, by_key, apart, 2, XBARS, 1.0)
-    assert [placed.plan.grid.copies for placed in shared.placed().values()] == [1, 1]
+    assert [placed.plan.grid.copies for placed in shared.placed()[1].values()] == [1, 1]
 
 
 def test_distant_layers_share_no_cores():
@@ -228,7 +223,7 @@ def test_an_exchange_of_cores_gains(given_: list[list[LayerPlan]], cores: int, l
         return times.max() * pipeline.latency_ns(times, np.ones(LAYERS, np.int64)) ** latency
 
     exchanged = rebalance_cores(GRAPH, apart, cores, latency)
-    before, after = ([p.plan for p in division.placed().values()] for division in (apart, exchanged))
+    before, after = ([p.plan for p in division.placed()[1].values()] for division in (apart, exchanged))
     assert exchanged.cores <= cores
     assert cost(after) <= cost(before) * (1 + 1e-9)
     for i, key in enumerate(KEYS):
@@ -240,7 +235,7 @@ def test_an_exchange_of_cores_gains(given_: list[list[LayerPlan]], cores: int, l
 def test_a_pair_takes_as_long_as_both_layers():
     """A core goes to the pair, which takes 12 on one core, and not to the layer behind it, which takes 8."""
     pair, single = (
-        [SharingOption(i, ns / i, dict.fromkeys(keys, plan_of(i, 1, ns / i / len(keys)))) for i in (1, 2)]
+        [CoreOption(i, ns / i, dict.fromkeys(keys, plan_of(i, 1, ns / i / len(keys)))) for i in (1, 2)]
         for keys, ns in ((KEYS[:2], 12.0), (KEYS[2:3], 8.0))
     )
     exchanged = rebalance_cores(GRAPH, CoreDivision((pair, single), (0, 0)), 3, 0.5)
@@ -287,6 +282,6 @@ def test_answers(knobs: dict[str, float], cores: int):
 def test_an_exchange_takes_no_core_too_many(options: Sequence[Sequence[tuple[int, float]]], cores: int, at: list[int]):
     """The first layer would gain most by many cores more; of the other layer, one can be had at most."""
     keyed = zip(KEYS, options, strict=False)
-    fronts = [[SharingOption(n, ns, {key: plan_of(n, 1, ns)}) for n, ns in few] for key, few in keyed]
+    fronts = [[CoreOption(n, ns, {key: plan_of(n, 1, ns)}) for n, ns in few] for key, few in keyed]
     exchanged = rebalance_cores(GRAPH, CoreDivision(fronts, [0, len(options[1]) - 1]), cores, 1.0)
     assert [*exchanged.at] == at

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raptor.mapping.allocation.bin_packing import pack_layers
-from raptor.mapping.allocation.tail_sharing import TailSharing
+from raptor.mapping.allocation.core_division import CoreDivision, plan_options
 from raptor.mapping.decision import LineGrid
-from raptor.mapping.modes.plan_choice import LayerPlan, choose_plans, pareto_front, place_in_order
+from raptor.mapping.modes.plan_choice import LayerPlan, pareto_front
 
 XBARS = 20
 
@@ -34,25 +34,27 @@ def test_slower_plans_that_need_more_cores_are_left_out():
     assert pareto_front([many, slow, few]) == [few, many]
 
 
+def cores_of(fronts: dict[str, list[LayerPlan]], cores: int) -> list[tuple[int, ...]]:
+    """The cores of each plan when the slowest ones have grown to so many cores."""
+    division = CoreDivision.with_fewest_cores([plan_options(key, front) for key, front in fronts.items()])
+    return [placed.cores for placed in division.grown(cores).placed()[1].values()]
+
+
 def test_cores_of_their_own():
     """The layers have two cores, none, and one."""
     two, none, one = (plan_of(n, 1, 1.0) for n in (2, 0, 1))
-    assert [p.cores for p in place_in_order({"a": two, "b": none, "c": one}).values()] == [(0, 1), (), (2,)]
+    assert cores_of({"a": [two], "b": [none], "c": [one]}, 3) == [(0, 1), (), (2,)]
 
 
 def test_a_layer_that_cannot_grow_leaves_the_cores_to_others():
     """The slower layer would need four cores more, and there are two."""
     slow, quick = [plan_of(1, 1, 10.0), plan_of(5, 1, 5.0)], [plan_of(1, 1, 8.0), plan_of(2, 1, 4.0)]
-    placed = choose_plans({"slow": slow, "quick": quick}, cores=4, used=0, share=1.0)
-    assert placed is not None
-    assert [p.plan.cores for p in placed.values()] == [1, 2]
+    assert cores_of({"slow": slow, "quick": quick}, 4) == [(0,), (1, 2)]
 
 
 def test_the_slowest_layer_grows_first():
     slow, quick = [plan_of(1, 1, 10.0), plan_of(2, 1, 5.0)], [plan_of(1, 1, 8.0), plan_of(2, 1, 4.0)]
-    placed = choose_plans({"quick": quick, "slow": slow}, cores=3, used=0, share=1.0)
-    assert placed is not None
-    assert [p.plan.cores for p in placed.values()] == [1, 2]
+    assert cores_of({"quick": quick, "slow": slow}, 3) == [(0,), (1, 2)]
 
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=2), plans(), min_size=1), st.integers(1, 12))
@@ -80,22 +82,6 @@ def test_the_busiest_core_has_little_to_do():
     for layer in placed.values():
         work.update(dict.fromkeys(layer.cores, int(layer.plan.core_ns)))
     assert max(work.values()) == 10
-
-
-def test_last_layers_give_cores_to_the_layers_before_them():
-    """Layers that fill ten cores share twenty with a slow layer, which has eight cores if it has none of these."""
-    slow = [plan_of(n, 5, 100.0 / n) for n in (1, 4, 8, 16)]
-
-    def place(limit: int) -> tuple[str, int]:
-        return f"{limit} crossbars", 10 * XBARS // limit
-
-    shared = TailSharing({"slow": slow}, {"slow": 10}, place, least=1, cores=20, xbars=XBARS, share=1.0).find_best()
-    assert shared is not None
-    assert (shared.placed["slow"].plan.cores, shared.last) == (16, "12 crossbars")
-    assert set(shared.placed["slow"].cores) <= set(range(shared.first, shared.end))
-    alone = TailSharing({"slow": slow}, {"slow": 2}, place, least=1, cores=20, xbars=XBARS, share=1.0).find_best()
-    assert alone is not None
-    assert not set(alone.placed["slow"].cores) & set(range(alone.first, alone.end))
 
 
 def test_layers_that_do_not_fit():
