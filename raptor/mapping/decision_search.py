@@ -58,6 +58,9 @@ LARGEST_CORRECTION = 32.0
 WORTH_CHANGING = 0.97
 """Largest evaluated cost of a decision, relative to the first decision, for it to replace the first decision."""
 
+SHARES_OF_MOVES = 0.1, 0.01
+"""Work behind a move of computed tensors, relative to the evaluated interval, from which it has cores of its own."""
+
 PORT_BINDS = 0.85
 """Least share of the interval for which the port is busy where it binds."""
 
@@ -182,9 +185,13 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
         if not chains and knobs.latency and any(number_phases(graph).values()):
             search.compare_phases()
         corrections = search.correct(search.knobs)
+        if not chains:
+            search.spread_moves()
         if not knobs.latency:
             search.align_lanes(corrections)
         search.correct(replace(search.knobs, lanes=MOST_LANES))
+        if search.best.knobs.moves and any(number_phases(graph).values()):
+            search.regroup_phases()
         for factor in () if chains else PRODUCT_FACTORS:
             search.correct(replace(search.best.knobs, products=factor * knobs.products))
         search.spread_tokens()
@@ -282,6 +289,26 @@ class _Search:
             if not found:
                 break
         return found
+
+    def spread_moves(self) -> None:
+        """Evaluates decisions in which moves of computed tensors have cores of their own, and begins with one if it is best.
+
+        They have if the work behind one is a part of the interval; fewer moves are tried first (`SHARES_OF_MOVES`).
+        """
+        first = self.best
+        for share in SHARES_OF_MOVES:
+            least_ns = share * first.interval_ns
+            if self.mapper.with_moves(least_ns).spread.moves:
+                self.correct(replace(self.knobs, moves=least_ns))
+            if self.best is not first:
+                self.knobs, self.steps = replace(self.knobs, moves=self.best.knobs.moves), 0
+                return
+
+    def regroup_phases(self) -> None:
+        """Evaluates decisions with other groups of phases (`PHASE_WEIGHTS`), from the best one on."""
+        best = self.best
+        for weight in PHASE_WEIGHTS[1:]:
+            self.correct(replace(best.knobs, latency=weight * self.latency))
 
     def is_hopeless(self, found: EvaluatedDecision) -> bool:
         """True if a decision is so much worse than the best one that corrected work will not make it the best."""

@@ -38,9 +38,10 @@ from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, chip_patience_ns
 from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue, find_epilogues
 from raptor.mapping.modes.gather_plans import gather_plans, group_gathers
 from raptor.mapping.modes.line_plans import load_plans
-from raptor.mapping.modes.line_streaming import ChannelRanges, find_gathers, line_channel_ranges, takes_short_runs
+from raptor.mapping.modes.line_streaming import ChannelRanges, line_channel_ranges, takes_short_runs
 from raptor.mapping.modes.plan_cache import PlanCache, plan_layers
 from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, choose_plans, pareto_front, place_in_order
+from raptor.mapping.modes.spread_moves import NO_SPREAD_MOVES, SpreadMoves, find_spread_moves
 from raptor.mapping.modes.step_replication import (
     RecurrentSteps,
     WholeLayer,
@@ -119,13 +120,15 @@ def map_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs = 
 class RowMapper:
     """Makes decisions of `rows` about a graph with all rewrites for streaming.
 
-    `cache`: see `plan_layers`. `fed`: inputs that other chips send, so that no loader is needed.
+    `cache`: see `plan_layers`. `fed`: inputs that other chips send, so that no loader is needed. `spread`: moves of
+    computed tensors that have cores of their own, beside those of `find_gathers`.
     """
 
     graph: Graph
     arch: Target
     cache: PlanCache
     fed: Collection[str] = ()
+    spread: SpreadMoves = NO_SPREAD_MOVES
 
     def plan(self, knobs: TuningKnobs, corrections: Mapping[str, float] | None = None) -> PlannedDecision:
         """Returns the decision by some knobs, with the work by which it was made.
@@ -133,6 +136,8 @@ class RowMapper:
         `corrections`: factors on the planned work of layers by line and of loaders, by key; other layers keep theirs.
         Raises `NothingStreamsError` if no layer can stream on a chip of this size.
         """
+        if knobs.moves:
+            return self.with_moves(knobs.moves).plan(replace(knobs, moves=0), corrections)
         planned_ns: dict[str, float] = {}
         lines = self.map_lines(knobs, corrections or {}, planned_ns)
         if self.arch.chips > 1 and self.arch.places is None:
@@ -155,9 +160,20 @@ class RowMapper:
     def parts(self) -> dict[str, ChannelRanges]:
         return line_channel_ranges(self.graph, self.arch)
 
+    def with_moves(self, least_ns: float) -> "RowMapper":
+        """Returns a mapper by which moves with at least `least_ns` of work behind them have cores of their own."""
+        if least_ns not in self._spreading:
+            spread = find_spread_moves(self.graph, self.parts, self.arch, least_ns)
+            self._spreading[least_ns] = replace(self, spread=spread)
+        return self._spreading[least_ns]
+
+    @cached_property
+    def _spreading(self) -> "dict[float, RowMapper]":
+        return {}
+
     @cached_property
     def epilogues(self) -> Mapping[str, Epilogue]:
-        return find_epilogues(self.graph, self.arch)
+        return find_epilogues(self.graph, self.arch, self.spread)
 
     @cached_property
     def stages(self) -> TokenStages | None:
@@ -165,8 +181,8 @@ class RowMapper:
 
     @cached_property
     def gathers(self) -> dict[str, tuple[Node, ...]]:
-        """The moves of model inputs that get cores of their own, in groups that share them; key: the first result."""
-        alone = {n: node for n, node in find_gathers(self.graph, self.parts).items() if self.has_loads(node)}
+        """The moves that get cores of their own, in groups that share them; key: the first result."""
+        alone = {n: node for n, node in self.spread.gathers(self.graph, self.parts).items() if self.has_loads(node)}
         return group_gathers(self.graph, alone)
 
     def has_loads(self, node: Node) -> bool:
