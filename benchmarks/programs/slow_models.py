@@ -233,10 +233,10 @@ def pixel_classes(b: BlockBuilder, side: int, classes: int) -> str:
 def harmonics(b: BlockBuilder, frames: int, bins: int, shifts: Sequence[int]) -> str:
     """A logarithmic spectrum of a signal between 0 and 1, shifted by the distances of harmonics to be the channels."""
     x = layers(b, b.input("x", 1, 4, frames), (4, bins), 9)
-    return shifted_spectrum(b, b.op("Transpose", x, perm=[0, 2, 1]), bins, shifts)
+    return shifted_spectrum(b, b.op("Transpose", x, perm=[0, 2, 1]), bins, shifts, 16)
 
 
-def shifted_spectrum(b: BlockBuilder, x: str, bins: int, shifts: Sequence[int]) -> str:
+def shifted_spectrum(b: BlockBuilder, x: str, bins: int, shifts: Sequence[int], *channels: int) -> str:
     """Convolves the logarithm of a spectrum [1, frames, bins] between 0 and 1; each channel is shifted by some bins."""
     x = b.op("Log", b.op("Add", x, b.floats(1)))
     low, high = (b.op(reduce, x, axes=[1, 2]) for reduce in ("ReduceMin", "ReduceMax"))
@@ -245,7 +245,7 @@ def shifted_spectrum(b: BlockBuilder, x: str, bins: int, shifts: Sequence[int]) 
     x = b.op("Pad", x, b.ints(0, 0, 0, 0, 0, 0, max(shifts), 0))
     shifted = [cut(b, x, shift, shift + bins, 2) for shift in shifts]
     x = b.op("Transpose", b.op("Concat", *shifted, axis=3), perm=[0, 3, 1, 2])
-    return layers(b, x, (len(shifts), 16), 3, 3)
+    return layers(b, x, (len(shifts), *channels), 3, 3)
 
 
 def octaves(b: BlockBuilder, frames: int, bins: int, count: int, shifts: Sequence[int]) -> str:
@@ -260,7 +260,7 @@ def octaves(b: BlockBuilder, frames: int, bins: int, count: int, shifts: Sequenc
         found.insert(0, b.op("Add", *(b.op("Mul", wave, wave) for wave in waves)))
         x = b.op("Conv", x, b.weights(1, 1, 32), strides=[2], pads=[15, 15])
     x = cut(b, b.op("Concat", *found, axis=1), 5, bins * count, 1)
-    return shifted_spectrum(b, b.op("Transpose", x, perm=[0, 2, 1]), bins * count - 5, shifts)
+    return shifted_spectrum(b, b.op("Transpose", x, perm=[0, 2, 1]), bins * count - 5, shifts, 16, 1)
 
 
 def interleaved_signals(b: BlockBuilder, length: int, channels: int, count: int) -> str:

@@ -185,7 +185,7 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
         if not chains and knobs.latency and any(number_phases(graph).values()):
             search.compare_phases()
         corrections = search.correct(search.knobs)
-        if not chains:
+        if not chains and not knobs.moves:
             search.spread_moves()
         if not knobs.latency:
             search.align_lanes(corrections)
@@ -291,7 +291,7 @@ class _Search:
         return found
 
     def spread_moves(self) -> None:
-        """Evaluates decisions in which moves of computed tensors have cores of their own, and begins with one if it is best.
+        """Evaluates decisions in which moves of computed tensors have cores of their own; goes on from one that is best.
 
         They have if the work behind one is a part of the interval; fewer moves are tried first (`SHARES_OF_MOVES`).
         """
