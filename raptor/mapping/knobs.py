@@ -57,7 +57,7 @@ class TuningKnobs:
     `line_latency`: weight of the latency, estimated line by line, for which cores move between streamed layers after
     they are divided by their work; a `latency` above 1 takes its place.
     `stages`: largest number of stages with which a search compares decisions; 1: without stages. `moves`: time in ns
-    above which a move of computed tensors, with all that runs behind it, has cores of its own (`find_spread_moves`); 0:
+    above which a move of computed tensors, with all that runs behind it, has cores of its own (`find_move_work`); 0:
     none has.
 
     Measured (docs/lab/performance.md), latency and interval as geometric means of six models on 64 and 200 cores,

@@ -41,7 +41,7 @@ from raptor.mapping.modes.line_plans import load_plans
 from raptor.mapping.modes.line_streaming import ChannelRanges, line_channel_ranges, takes_short_runs
 from raptor.mapping.modes.plan_cache import PlanCache, plan_layers
 from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, choose_plans, pareto_front, place_in_order
-from raptor.mapping.modes.spread_moves import NO_SPREAD_MOVES, SpreadMoves, find_spread_moves
+from raptor.mapping.modes.spread_moves import NO_SPREAD_MOVES, MoveWork, SpreadMoves, find_move_work
 from raptor.mapping.modes.step_replication import (
     RecurrentSteps,
     WholeLayer,
@@ -162,13 +162,15 @@ class RowMapper:
 
     def with_moves(self, least_ns: float) -> "RowMapper":
         """Returns a mapper by which moves with at least `least_ns` of work behind them have cores of their own."""
-        if least_ns not in self._spreading:
-            spread = find_spread_moves(self.graph, self.parts, self.arch, least_ns)
-            self._spreading[least_ns] = replace(self, spread=spread)
-        return self._spreading[least_ns]
+        spread = self._move_work.spread(least_ns)
+        return self._spreading.setdefault(frozenset(spread.moves), replace(self, spread=spread))
 
     @cached_property
-    def _spreading(self) -> "dict[float, RowMapper]":
+    def _move_work(self) -> MoveWork:
+        return find_move_work(self.graph, self.parts, self.arch)
+
+    @cached_property
+    def _spreading(self) -> "dict[frozenset[str], RowMapper]":
         return {}
 
     @cached_property

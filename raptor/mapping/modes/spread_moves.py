@@ -47,15 +47,34 @@ def can_spread(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], vie
     return parts.keys() >= {*node.inputs, node.output} and not {*graph.inputs}.issuperset(node.inputs)
 
 
-def find_spread_moves(graph: Graph, parts: Mapping[str, ChannelRanges], arch: Target, least_ns: float) -> SpreadMoves:
-    """Returns the moves that, with all that runs behind them on the same cores, take a core at least `least_ns`.
+@dataclass(frozen=True, slots=True)
+class MoveWork:
+    """The moves that can have cores of their own, by name of the result, and the work behind them.
+
+    work_ns: time on one core of a move and all that runs behind it on the same cores. followed: by name of the result
+    of a later move, the one behind which it is made.
+    """
+
+    moves: Mapping[str, Node]
+    work_ns: Mapping[str, float]
+    followed: Mapping[str, str]
+
+    def spread(self, least_ns: float) -> SpreadMoves:
+        """Returns the moves whose work is at least `least_ns`, which is more than 0, with those that follow them."""
+        chosen = {name: node for name, node in self.moves.items() if self.work_ns[name] >= least_ns}
+        return SpreadMoves(chosen, frozenset(name for name, first in self.followed.items() if first in chosen))
+
+
+def find_move_work(graph: Graph, parts: Mapping[str, ChannelRanges], arch: Target) -> MoveWork:
+    """Returns the moves of computed tensors that can have cores of their own, and the work behind them.
 
     Behind a move are functions of its result, up to the next layers, and moves of results of these alone that make each
     line of few lines.
     """
     views, made = find_views(graph, parts), find_critical_positions(graph)
     owner: dict[str, str] = {}
-    later: dict[str, str] = {}
+    moves: dict[str, Node] = {}
+    followed: dict[str, str] = {}
     work_ns = Counter[str]()
     for node in graph.nodes:
         name = node.output
@@ -66,15 +85,14 @@ def find_spread_moves(graph: Graph, parts: Mapping[str, ChannelRanges], arch: Ta
         if can_spread(graph, node, parts, views):
             joins = len({owner.get(each, "") for each in node.inputs}) > 1
             if lead is None or joins or not _makes_lines_of_few(graph, node):
-                owner[name] = name
+                owner[name], moves[name] = name, node
             else:
-                owner[name] = later[name] = owner[lead]
+                owner[name] = followed[name] = owner[lead]
             work_ns[owner[name]] += copies_ns(graph, node, arch)
         elif lead is not None:
             owner[name] = owner[lead]
             work_ns[owner[name]] += operator_ns(graph, node, arch)
-    chosen = {node.output: node for node in graph.nodes if work_ns[node.output] >= least_ns > 0}
-    return SpreadMoves(chosen, frozenset(name for name, first in later.items() if first in chosen))
+    return MoveWork(moves, work_ns, followed)
 
 
 def _makes_lines_of_few(graph: Graph, node: Node) -> bool:

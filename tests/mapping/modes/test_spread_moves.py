@@ -12,7 +12,7 @@ from raptor.mapping.evaluation.decision_work import decision_work
 from raptor.mapping.modes.epilogue_cost import find_epilogues
 from raptor.mapping.modes.line_streaming import find_gathers, line_channel_ranges
 from raptor.mapping.modes.operator_cost import copies_ns
-from raptor.mapping.modes.spread_moves import find_spread_moves
+from raptor.mapping.modes.spread_moves import find_move_work
 from raptor.spatial.operation_costs import CostModel
 from tests.mapping.evaluation.test_decision_work import counted, sent
 from tests.pipeline import Passes, check, faults, line_flow, passes
@@ -48,7 +48,7 @@ def done() -> Passes:
 
 def test_the_join_of_several_layers_has_cores_and_later_moves_follow(done: Passes):
     graph, parts = done.chosen, line_channel_ranges(done.chosen, done.arch)
-    found = find_spread_moves(graph, parts, done.arch, 1)
+    found = find_move_work(graph, parts, done.arch).spread(1)
     (name,) = found.moves
     assert len(found.moves[name].inputs) == 2
     moves = [each.output for each in graph.nodes if isinstance(each.operator, Move)]
@@ -61,9 +61,9 @@ def test_the_join_of_several_layers_has_cores_and_later_moves_follow(done: Passe
 
 def test_work_below_the_limit_stays_where_it_is(done: Passes):
     graph, parts = done.chosen, line_channel_ranges(done.chosen, done.arch)
-    assert not find_spread_moves(graph, parts, done.arch, 0).moves
-    assert not find_spread_moves(graph, parts, done.arch, 1e6).moves
-    assert find_spread_moves(graph, parts, done.arch, 1e6).gathers(graph, parts) == find_gathers(graph, parts)
+    spread = find_move_work(graph, parts, done.arch).spread(1e6)
+    assert not spread.moves
+    assert spread.gathers(graph, parts) == find_gathers(graph, parts)
 
 
 @pytest.fixture(scope="module")
