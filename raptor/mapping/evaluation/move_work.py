@@ -299,9 +299,8 @@ def add_line_move(walk: WorkWalk, node: Node) -> None:
         return
     walk.layouts[node.output] = CellLayout(image, parts, tuple(lines[y] for y in starts), starts=starts)
     for rows in pairwise((*starts, count)):
-        for cells in lines[rows[0]]:
-            for cell in cells:
-                work.widen_span(cell.core, rows)
+        for core in {cell.core for placed in lines[rows[0]] for cell in placed}:
+            work.widen_span(core, rows)
 
 
 def _lines_apart(walk: WorkWalk, node: Node, lead: str, places: MoveOrigins) -> bool:

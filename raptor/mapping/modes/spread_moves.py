@@ -5,7 +5,7 @@ is made on the cores of one of them, which may be a single core. What follows is
 layer. With cores of its own, each for some columns, a move and all that follows is on as many cores as it needs.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -75,7 +75,7 @@ def find_move_work(graph: Graph, parts: Mapping[str, ChannelRanges], arch: Targe
     owner: dict[str, str] = {}
     moves: dict[str, Node] = {}
     followed: dict[str, str] = {}
-    work_ns = Counter[str]()
+    work_ns = defaultdict[str, float](float)
     for node in graph.nodes:
         name = node.output
         if isinstance(node.operator, Filter | Dot | Take) or name not in parts:
