@@ -262,7 +262,11 @@ def pixel_classes(b: BlockBuilder, side: int, classes: int) -> str:
 def harmonics(b: BlockBuilder, frames: int, bins: int, shifts: Sequence[int]) -> str:
     """A logarithmic spectrum of a signal between 0 and 1, shifted by the distances of harmonics to be the channels."""
     x = layers(b, b.input("x", 1, 4, frames), (4, bins), 9)
-    x = b.op("Transpose", x, perm=[0, 2, 1])
+    return shifted_spectrum(b, b.op("Transpose", x, perm=[0, 2, 1]), bins, shifts, 16)
+
+
+def shifted_spectrum(b: BlockBuilder, x: str, bins: int, shifts: Sequence[int], *channels: int) -> str:
+    """Convolves the logarithm of a spectrum [1, frames, bins] between 0 and 1; each channel is shifted by some bins."""
     x = b.op("Log", b.op("Add", x, b.floats(1)))
     low, high = (b.op(reduce, x, axes=[1, 2]) for reduce in ("ReduceMin", "ReduceMax"))
     x = b.op("Div", b.op("Sub", x, low), b.op("Add", b.op("Sub", high, low), b.floats(0.001)))
@@ -270,7 +274,32 @@ def harmonics(b: BlockBuilder, frames: int, bins: int, shifts: Sequence[int]) ->
     x = b.op("Pad", x, b.ints(0, 0, 0, 0, 0, 0, max(shifts), 0))
     shifted = [cut(b, x, shift, shift + bins, 2) for shift in shifts]
     x = b.op("Transpose", b.op("Concat", *shifted, axis=3), perm=[0, 3, 1, 2])
-    return layers(b, x, (len(shifts), 16), 3, 3)
+    return layers(b, x, (len(shifts), *channels), 3, 3)
+
+
+def octaves(b: BlockBuilder, frames: int, bins: int, count: int, shifts: Sequence[int]) -> str:
+    """A spectrum of octaves, each of a signal at half the rate of the one above, without its five lowest bins."""
+    hop = 8 << count - 1
+    x, found = b.input("x", 1, 1, hop * frames), list[str]()
+    for octave in range(count):
+        step = hop >> octave
+        around = max(0, 64 - step)
+        pads = [around // 2, around - around // 2]
+        waves = [b.op("Conv", x, b.weights(bins, 1, 64), strides=[step], pads=pads) for _ in range(2)]
+        found.insert(0, b.op("Add", *(b.op("Mul", wave, wave) for wave in waves)))
+        x = b.op("Conv", x, b.weights(1, 1, 32), strides=[2], pads=[15, 15])
+    x = cut(b, b.op("Concat", *found, axis=1), 5, bins * count, 1)
+    return shifted_spectrum(b, b.op("Transpose", x, perm=[0, 2, 1]), bins * count - 5, shifts, 16, 1)
+
+
+def interleaved_signals(b: BlockBuilder, length: int, channels: int, count: int) -> str:
+    """A signal whose steps are made in turn by several convolutions, and functions of each of its elements."""
+    x = b.input("x", 1, 16, length)
+    phases = [b.op("Unsqueeze", layer(b, x, 16, channels, 5), b.ints(3)) for _ in range(count)]
+    x = b.op("Reshape", b.op("Concat", *phases, axis=3), b.ints(1, channels, length * count))
+    gate = b.op("Sigmoid", b.op("Mul", x, b.floats(1.7)))
+    x = b.op("Tanh", b.op("Add", b.op("Mul", x, gate), b.op("Mul", x, x)))
+    return b.op("Sqrt", b.op("Add", b.op("Mul", x, x), b.floats(1)))
 
 
 # Reductions over pixels, and values that wait -------------------------------------------------------------------------
@@ -650,6 +679,9 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "group_moments": partial(group_moments, length=256, groups=4, width=32),
         "pixel_classes": partial(pixel_classes, side=32, classes=16),
         "harmonics": partial(harmonics, frames=96, bins=160, shifts=(0, 12, 19, 24, 28, 31, 34, 36)),
+        "octaves": partial(octaves, frames=96, bins=24, count=5, shifts=(0,)),
+        "octaves_harmonics": partial(octaves, frames=96, bins=24, count=5, shifts=(0, 12, 19, 24, 28, 31, 34, 36)),
+        "interleaved_signals": partial(interleaved_signals, length=512, channels=16, count=6),
         "spectrum_bands": partial(spectrum_bands, frames=97, bins=257, bands=32),
         "frame_layers": partial(frame_layers, frames=60, bands=48),
         "largest_of_several": partial(largest_of_several, length=256, channels=64),

@@ -71,9 +71,10 @@ class MoveOrigins:
         line, col = np.divmod(pixel, width[tensor])
         return cls(tensor, line, col, channel)
 
-    def most_lines(self) -> int:
-        """Returns the largest number of distinct input lines that one result line reads."""
-        key = np.where(self.tensor < 0, -1, self.tensor * (int(self.line.max()) + 1) + self.line)
+    def most_lines(self, names: Sequence[str]) -> int:
+        """Returns the largest number of distinct input lines that one result line reads. `names`: of the operands."""
+        number = np.array([*map(names.index, names), -1])[self.tensor]
+        key = np.where(number < 0, -1, number * (int(self.line.max()) + 1) + self.line)
         return max(len(np.unique(line[line >= 0])) for line in key)
 
     def columns_read(self, cols: tuple[int, int]) -> dict[tuple[int, int], tuple[int, int]]:

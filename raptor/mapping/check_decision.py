@@ -46,6 +46,7 @@ from raptor.mapping.modes.line_streaming import (
     line_channel_ranges,
 )
 from raptor.mapping.modes.line_unfolding import block_shape, cut_bands, grid_blocks, outputs_reading
+from raptor.mapping.modes.spread_moves import can_spread
 from raptor.mapping.pixelwise_mapping import check_operation_count
 from raptor.target.arch import Target
 from raptor.transforms.rewrite_choices import JoinedLayer, OnVectorUnit
@@ -298,7 +299,9 @@ def _blocks(chip: _Chip, grid: LineGrid, window: Window) -> Iterator[str]:
 def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
     """Yields the faults of loaders, which must load or gather all columns of an input that is read line by line."""
     read = {name for node in chip.graph.nodes for name in node.inputs}
+    views = find_views(chip.graph, chip.parts)
     fed = {*chip.graph.inputs, *find_gathers(chip.graph, chip.parts)}
+    fed.update(node.output for node in chip.graph.nodes if can_spread(chip.graph, node, chip.parts, views))
     for name, loaders in decision.flow.loaders.items() if isinstance(decision.flow, LineFlow) else ():
         if name not in fed or name not in chip.parts or name not in read:
             yield f"flow.loaders: {name} is not an input that is read by line"

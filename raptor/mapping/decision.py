@@ -257,9 +257,9 @@ class LineFlow(StrictDataclass):
     `xbar`: rows and outputs of a crossbar; a range of channels of a line is never wider than these rows. `patience_ns`:
     how much earlier other work may start and still wait for a message, because a message needs both its cores at once.
     `sample`: the list schedule of several samples, one after another, has an order for each; the order of this one is
-    taken, 0 for the first, which finds an idle chip. `loaders`: for a model input, or a tensor that is gathered from
-    many lines of inputs, ranges of columns and the core that loads or gathers each for all others; an input without
-    loaders is loaded by every core that needs it. `products`: cores of
+    taken, 0 for the first, which finds an idle chip. `loaders`: for a model input, or the result of a move or lookup
+    that has cores of its own, ranges of columns and the core that loads or gathers each for all others; an input
+    without loaders is loaded by every core that needs it. `products`: cores of
     products of two computed tensors; without a record, such a product runs where its first operand is. If not
     `streamed`, a core passes nothing on before it has done all of a layer; streaming is measured against this. If it
     `makes_constants`, a core with free crossbars makes its constants by a product, where that takes less time than to

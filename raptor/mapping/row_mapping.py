@@ -37,9 +37,10 @@ from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs, chip_patience_ns
 from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue, find_epilogues
 from raptor.mapping.modes.gather_plans import gather_plans, group_gathers
 from raptor.mapping.modes.line_plans import load_plans
-from raptor.mapping.modes.line_streaming import ChannelRanges, find_gathers, line_channel_ranges, takes_short_runs
+from raptor.mapping.modes.line_streaming import ChannelRanges, line_channel_ranges, takes_short_runs
 from raptor.mapping.modes.plan_cache import PlanCache, plan_layers
 from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, pareto_front
+from raptor.mapping.modes.spread_moves import NO_SPREAD_MOVES, MoveWork, SpreadMoves, find_move_work
 from raptor.mapping.modes.step_replication import find_one_line_tensors, slow_plans
 from raptor.mapping.multichip.chip_stages import LineDecision, map_to_chips
 from raptor.mapping.transformer.cache_cores import place_decoder
@@ -113,13 +114,15 @@ def map_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs = 
 class RowMapper:
     """Makes decisions of `rows` about a graph with all rewrites for streaming.
 
-    `cache`: see `plan_layers`. `fed`: inputs that other chips send, so that no loader is needed.
+    `cache`: see `plan_layers`. `fed`: inputs that other chips send, so that no loader is needed. `spread`: moves of
+    computed tensors that have cores of their own, beside those of `find_gathers`.
     """
 
     graph: Graph
     arch: Target
     cache: PlanCache
     fed: Collection[str] = ()
+    spread: SpreadMoves = NO_SPREAD_MOVES
 
     def plan(self, knobs: TuningKnobs, corrections: Mapping[str, float] | None = None) -> PlannedDecision:
         """Returns the decision by some knobs, with the work by which it was made.
@@ -127,6 +130,8 @@ class RowMapper:
         `corrections`: factors on the planned work of layers by line and of loaders, by key; other layers keep theirs.
         Raises `NothingStreamsError` if no layer can stream on a chip of this size.
         """
+        if knobs.moves:
+            return self.with_moves(knobs.moves).plan(replace(knobs, moves=0), corrections)
         planned_ns: dict[str, float] = {}
         lines = self.map_lines(knobs, corrections or {}, planned_ns)
         if self.arch.chips > 1 and self.arch.places is None:
@@ -149,9 +154,22 @@ class RowMapper:
     def parts(self) -> dict[str, ChannelRanges]:
         return line_channel_ranges(self.graph, self.arch)
 
+    def with_moves(self, least_ns: float) -> "RowMapper":
+        """Returns a mapper by which moves with at least `least_ns` of work behind them have cores of their own."""
+        spread = self._move_work.spread(least_ns)
+        return self._spreading.setdefault(frozenset(spread.moves), replace(self, spread=spread))
+
+    @cached_property
+    def _move_work(self) -> MoveWork:
+        return find_move_work(self.graph, self.parts, self.arch)
+
+    @cached_property
+    def _spreading(self) -> "dict[frozenset[str], RowMapper]":
+        return {}
+
     @cached_property
     def epilogues(self) -> Mapping[str, Epilogue]:
-        return find_epilogues(self.graph, self.arch)
+        return find_epilogues(self.graph, self.arch, self.spread)
 
     @cached_property
     def stages(self) -> TokenStages | None:
@@ -171,8 +189,8 @@ class RowMapper:
 
     @cached_property
     def gathers(self) -> dict[str, tuple[Node, ...]]:
-        """The moves of model inputs that get cores of their own, in groups that share them; key: the first result."""
-        alone = {n: node for n, node in find_gathers(self.graph, self.parts).items() if self.has_loads(node)}
+        """The moves that get cores of their own, in groups that share them; key: the first result."""
+        alone = {n: node for n, node in self.spread.gathers(self.graph, self.parts).items() if self.has_loads(node)}
         return group_gathers(self.graph, alone)
 
     def has_loads(self, node: Node) -> bool:

@@ -38,7 +38,9 @@ def test_origins(sources: np.ndarray, first: int, count: int):
         if cols[0] <= place[1] < cols[1]:
             read.setdefault(found[:2], set()).add(found[2])
     most = max(len({origin(int(e))[:2] for e in line.flat if e >= 0}) for line in wanted)
-    assert places.most_lines() == most
+    assert places.most_lines("ab") == most
+    once = max(len({origin(int(e))[1] for e in line.flat if e >= 0}) for line in wanted)
+    assert places.most_lines("aa") == once, "of a tensor that is read twice, a line counts once"
     together = {key: (min(own), max(own) + 1) for key, own in read.items()}
     dense = {key: (low, high) for key, (low, high) in together.items() if len(read[key]) >= MOSTLY * (high - low)}
     assert places.columns_read(cols) == dense

@@ -12,7 +12,9 @@ from benchmarks.programs.slow_models import (
     coordinates,
     group_moments,
     harmonics,
+    interleaved_signals,
     key_points,
+    octaves,
     one_hot,
     pixel_classes,
     points,
@@ -47,6 +49,9 @@ def model_of(name: str) -> Any:
         "group_moments": lambda: group_moments(builder, 128, 4, 16),
         "pixel_classes": lambda: pixel_classes(builder, 24, 16),
         "harmonics": lambda: harmonics(builder, 40, 80, (0, 12, 19, 24)),
+        "octaves": lambda: octaves(builder, 64, 12, 4, (0,)),
+        "octaves_harmonics": lambda: octaves(builder, 64, 12, 4, (0, 5, 9, 12)),
+        "interleaved_signals": lambda: interleaved_signals(builder, 256, 16, 6),
         "softmax_pixels": lambda: softmax_pixels(builder, 24, 16),
         "key_points": lambda: key_points(builder, 24, 17),
         "attentive_pool": lambda: attentive_pool(builder, 192, 64),
@@ -66,6 +71,7 @@ def mapped(model: Any) -> MappedGraph:
     ("name", "times"),
     [
         *(("one_hot", 2), ("group_moments", 2), ("harmonics", 2), ("pixel_classes", 3), ("softmax_pixels", 2)),
+        *(("octaves", 2), ("octaves_harmonics", 2), ("interleaved_signals", 2)),
         *(("key_points", 2), ("attentive_pool", 3), ("repeated_vector", 2), ("points", 2), ("coordinates", 2)),
     ],
 )

@@ -152,7 +152,7 @@ def test_a_rearranged_input_is_turned_so_that_lines_come_from_lines():
     assert isinstance(pad.operator, Move)
     origins = MoveOrigins.from_sources(pad.operator.sources, images[pad.output], [images["x"]])
     assert images[pad.output].rows == 34
-    assert origins.most_lines() == 1
+    assert origins.most_lines(pad.inputs) == 1
 
 
 def test_a_spectrogram_is_turned_and_a_mapping_file_says_so(tmp_path: Path):

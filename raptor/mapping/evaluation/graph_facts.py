@@ -67,5 +67,5 @@ class GraphFacts:
             assert isinstance(node.operator, Move)
             images = [self.graph.tensors[name].image for name in node.inputs]
             found = MoveOrigins.from_sources(node.operator.sources, self.graph.tensors[node.output].image, images)
-            self.moves[node.output] = found, found.most_lines()
+            self.moves[node.output] = found, found.most_lines(node.inputs)
         return self.moves[node.output]

@@ -275,6 +275,7 @@ def add_line_move(walk: WorkWalk, node: Node) -> None:
     gatherers = dict(walk.gatherers(node))
     columns = [*gatherers] or _columns(walk, node, lead, places)
     uneven = bool(gatherers) or any(len(walk.layouts[name].lines) > 1 for name in node.inputs)
+    uneven = uneven or _lines_apart(walk, node, lead, places)
     count = image.rows if uneven else min(image.rows, MOST_LINES)  # else few lines in the middle stand for all
     first = (image.rows - count) // 2
     lines: list[CellLine] = []
@@ -289,7 +290,27 @@ def add_line_move(walk: WorkWalk, node: Node) -> None:
                 gather(walk, work, origins, cell.core, image.rows / count)
             line.append(tuple(cells))
         lines.append(tuple(line))
-    walk.layouts[node.output] = CellLayout(image, parts, tuple(lines) if uneven else (lines[count // 2],))
+    if not uneven:
+        walk.layouts[node.output] = CellLayout(image, parts, (lines[count // 2],))
+        return
+    starts = tuple(y for y in range(count) if y == 0 or lines[y] != lines[y - 1])
+    if len(starts) in (1, count):
+        walk.layouts[node.output] = CellLayout(image, parts, tuple(lines) if len(starts) > 1 else (lines[0],))
+        return
+    walk.layouts[node.output] = CellLayout(image, parts, tuple(lines[y] for y in starts), starts=starts)
+    for rows in pairwise((*starts, count)):
+        for core in {cell.core for placed in lines[rows[0]] for cell in placed}:
+            work.widen_span(core, rows)
+
+
+def _lines_apart(walk: WorkWalk, node: Node, lead: str, places: MoveOrigins) -> bool:
+    """True if lines of a result take their first element from different cores that have columns of the same line."""
+    inside = places.tensor == node.inputs.index(lead)
+    ends = np.array([cell.last for cell in walk.layouts[lead].line(0)[0]], np.int64)
+    first = np.where(inside, places.col, ends[-1]).reshape(len(inside), -1)
+    rows, at = np.arange(len(inside)), inside.reshape(len(inside), -1).argmax(axis=1)
+    cell = np.searchsorted(ends, first[rows, at], side="right")
+    return len(np.unique(cell[cell < len(ends)])) > 1
 
 
 def _columns(walk: WorkWalk, node: Node, lead: str, places: MoveOrigins) -> list[Range]:

@@ -5,7 +5,7 @@ from raptor.graph.window import Window
 from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, PlacedCell
 from raptor.mapping.evaluation.node_work import NodeWork
 from raptor.mapping.evaluation.walk import WorkWalk, iterate_tiles
-from raptor.mapping.modes.epilogue_cost import operator_ns
+from raptor.mapping.modes.operator_cost import operator_ns
 from raptor.target.timing import ISSUE_NS, pixel_runs_ns, vector_ns
 
 

@@ -10,32 +10,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from raptor.graph.ir import (
-    Bound,
-    ChannelSum,
-    Concat,
-    Elementwise,
-    Filter,
-    Graph,
-    Lookup,
-    Map,
-    Node,
-    Operator,
-    Pool,
-    Requantise,
-    Softmax,
-    Stencil,
-)
+from raptor.graph.ir import Concat, Elementwise, Filter, Graph, Node, Stencil
 from raptor.graph.layers import filter_key, is_pointwise
-from raptor.graph.requantise.vector_program import RequantiseRecipe
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import Window
 from raptor.mapping.modes.critical_operand import find_critical_positions
-from raptor.mapping.modes.integer_costs import requantise_ns
 from raptor.mapping.modes.line_readers import find_line_readers
-from raptor.mapping.modes.line_streaming import find_gathers, find_views, line_channel_ranges
+from raptor.mapping.modes.line_streaming import find_views, line_channel_ranges
+from raptor.mapping.modes.operator_cost import copies_ns, operator_ns
+from raptor.mapping.modes.spread_moves import NO_SPREAD_MOVES, SpreadMoves
 from raptor.target.arch import Target
-from raptor.target.timing import ISSUE_NS, best_pixels_per_op, pixel_runs_ns, vector_ns
+from raptor.target.timing import best_pixels_per_op, pixel_runs_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +117,14 @@ def _maps_one(node: Node) -> bool:
     return isinstance(node.operator, Elementwise) and len(node.inputs) == 1
 
 
-def find_epilogues(graph: Graph, arch: Target) -> dict[str, Epilogue]:
+def find_epilogues(graph: Graph, arch: Target, spread: SpreadMoves = NO_SPREAD_MOVES) -> dict[str, Epilogue]:
     """Returns the epilogue of each layer, by its key, including operators that run on its cores before it.
 
     Operators on a model input alone run where the input is loaded, or its lines are gathered; the key is then the name
-    of the input, or of the result of the gather.
+    of the input, or of the result of the gather. `spread`: moves of computed tensors that have cores of their own.
     """
-    gathers = find_gathers(graph, line_channel_ranges(graph, arch))
+    gathers = spread.gathers(graph, line_channel_ranges(graph, arch))
+    early = {*graph.inputs, *gathers} - spread.moves.keys()
     owners: dict[str, _Owners] = {name: ((name, graph.tensors[name].image.channels),) for name in graph.inputs}
     at_reader = find_sunk_maps(graph) | _of_views(graph, arch)
     found: defaultdict[str, Epilogue] = defaultdict(Epilogue)
@@ -160,7 +146,7 @@ def find_epilogues(graph: Graph, arch: Target) -> dict[str, Epilogue]:
         # A tensor of one pixel, such as the gate of a squeeze-and-excitation block, is sent to those who repeat it.
         given = [name for name in given if graph.tensors[name].image.pixels > 1] or given
         # What a layer has made comes later than an input, and others wait for it.
-        given = [name for name in given if owners[name][0][0] not in {*graph.inputs, *gathers}] or given
+        given = [name for name in given if owners[name][0][0] not in early] or given
         if given:
             if isinstance(node.operator, Concat):
                 owners[node.output] = tuple(pair for name in given for pair in owners[name])
@@ -170,13 +156,15 @@ def find_epilogues(graph: Graph, arch: Target) -> dict[str, Epilogue]:
             # NOTE: where a layer and a shortcut are added, counting that where it is done makes MobileNet-v2 and
             # EfficientNet-B0 8 % worse (latency x interval).
             charged = lead if is_token_layout(graph.tensors[node.output].image) else given[0]
+            if node.output in spread.following:
+                _charge_ns(found, owners[charged], copies_ns(graph, node, arch))
             _charge(found, owners[charged], graph, node, arch)
     return found
 
 
 def _charge(found: defaultdict[str, Epilogue], owners: _Owners, graph: Graph, node: Node, arch: Target) -> None:
     """Adds the work of a node to the epilogues of the layers that own its result."""
-    image, total = graph.tensors[node.output].image, sum(channels for _, channels in owners)
+    image = graph.tensors[node.output].image
     if isinstance(node.operator, Stencil):
         window, holding = node.operator.window, arch.with_element(graph.tensors[node.output].element)
         strided = not isinstance(window, Window) or window.strides[-1] > 1
@@ -184,39 +172,11 @@ def _charge(found: defaultdict[str, Epilogue], owners: _Owners, graph: Graph, no
         for key in dict.fromkeys(key for key, _ in owners):
             found[key].stencils.append(stencil)
         return
-    work = operator_ns(graph, node, arch)
+    _charge_ns(found, owners, operator_ns(graph, node, arch))
+
+
+def _charge_ns(found: defaultdict[str, Epilogue], owners: _Owners, work_ns: float) -> None:
+    """Adds a time to the epilogues of some layers, by their channels."""
+    total = sum(channels for _, channels in owners)
     for key, channels in owners:
-        found[key].elements_ns += work * channels / total
-
-
-def operator_ns(graph: Graph, node: Node, arch: Target) -> float:
-    """Returns the time in ns of the vector operations of a node that works on lines."""
-    result, elements = graph.tensors[node.output].element, graph.tensors[node.output].image.elements
-    if isinstance(node.operator, Requantise):
-        if isinstance(node.operator.recipe, RequantiseRecipe):
-            return requantise_ns(node.operator.recipe, result, elements, arch)
-        return vector_ns(arch.with_element(graph.tensors[node.inputs[0]].element), elements, 2, result)
-    if isinstance(node.operator, ChannelSum | Softmax):
-        return _over_channels_ns(graph, node, arch)
-    return _passes(node.operator) * vector_ns(arch.with_element(result), elements, 2)
-
-
-def _over_channels_ns(graph: Graph, node: Node, arch: Target) -> float:
-    """Returns the time in ns of a reduction over the channels of each pixel, and of the broadcast of a sum."""
-    given, made = (graph.tensors[name].image for name in (node.inputs[0], node.output))
-    repeated = isinstance(node.operator, ChannelSum) and made.channels > 1
-    again_ns = vector_ns(arch, made.channels, 1) if repeated else 0.0
-    return given.pixels * (vector_ns(arch, given.channels, 1) + ISSUE_NS + again_ns)
-
-
-def _passes(operator: Operator) -> float:
-    """Returns the number of vector operations for each element of the result."""
-    match operator:
-        case Map() | Bound() | Lookup() | Filter():  # a ReLU of a filter
-            return 1
-        case Pool(window=window) if len(window.kernel) >= 2:
-            # First down the columns of whole lines, then along them (`raptor.spatial.lowering.line_pools`).
-            down, along = math.prod(window.kernel[:-1]), window.kernel[-1]
-            return (down - 1) * window.strides[-1] + along - 1
-        case _:
-            return 0
+        found[key].elements_ns += work_ns * channels / total

@@ -28,7 +28,7 @@ from raptor.target.timing import ISSUE_NS, global_port_ns, load_ns, message_ns, 
 def group_gathers(graph: Graph, gathers: Mapping[str, Node]) -> dict[str, tuple[Node, ...]]:
     """Returns the moves in groups whose results element-wise operators combine, keyed by the first result of a group.
 
-    gathers: the moves, by name of the result (`find_gathers`). The results of a group have equal pixels.
+    gathers: the moves, by name of the result (`SpreadMoves.gathers`). The results of a group have equal pixels.
     """
     sets, found = DisjointSets(), defaultdict[object, list[Node]](list)
     for node in graph.nodes:

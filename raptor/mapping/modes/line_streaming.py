@@ -201,7 +201,7 @@ def _is_gather(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges]) -> 
         return runs >= MANY_RUNS and runs > 2 * pixels
     images = [graph.tensors[name].image for name in node.inputs]
     places = MoveOrigins.from_sources(node.operator.sources, graph.tensors[node.output].image, images)
-    return places.most_lines() > MOST_LINES or takes_short_runs(graph, node)
+    return places.most_lines(node.inputs) > MOST_LINES or takes_short_runs(graph, node)
 
 
 def takes_short_runs(graph: Graph, node: Node) -> bool:

@@ -392,7 +392,7 @@ class LineLowering(StreamedLines):
         """True if a rearrangement can work line by line: it has cores, or each result line reads few input lines."""
         if node.output in self.flow.loaders:
             return True
-        return self.has_lines(node) and self.places(node, operator).most_lines() <= MOST_LINES
+        return self.has_lines(node) and self.places(node, operator).most_lines(node.inputs) <= MOST_LINES
 
     def places(self, node: Node, operator: Move) -> MoveOrigins:
         """Returns the origin of each result element of a `Move`."""

@@ -34,7 +34,7 @@ class LineMove:
 
     element: element type of the result. parts: channel ranges of the result. operands: the lines of each operand. lead:
     number of the operand on whose cores the lines are gathered. gatherers: column ranges of the result and the core
-    that gathers each from model inputs; empty if the cores of the leading operand do. loaded: see `columns_loaded`.
+    that gathers each; empty if the cores of the leading operand do. loaded: see `columns_loaded`.
     """
 
     node: Node

@@ -1,0 +1,107 @@
+"""Moves of computed tensors have cores of their own where much work is behind them, and later moves follow them."""
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+from raptor.graph.ir import Elementwise, Move
+from raptor.mapping.evaluation.decision_work import decision_work
+from raptor.mapping.modes.epilogue_cost import find_epilogues
+from raptor.mapping.modes.line_streaming import find_gathers, line_channel_ranges
+from raptor.mapping.modes.operator_cost import copies_ns
+from raptor.mapping.modes.spread_moves import find_move_work
+from raptor.spatial.operation_costs import CostModel
+from tests.mapping.evaluation.test_decision_work import counted, sent
+from tests.pipeline import Passes, check, faults, line_flow, passes
+from tests.tiny_models import make_model, node, random
+
+CHIP: dict[str, Any] = {"cores": 40, "xbar": 32}
+BINS, FRAMES = 12, 24
+
+
+def spectrum(*, joined: bool = True) -> ModelProto:
+    """Two layers make bins of a spectrum, which become an image of frames x bins, and this one of shifted copies."""
+    several = [node("Conv", "x w", "b", name="high"), node("Concat", "a b", "c", name="both", axis=1)] if joined else []
+    nodes = [
+        node("Conv", "x v", "a", name="low"),
+        *several,
+        node("Slice", "c first last axis" if joined else "a first last axis", "s", name="slice"),
+        *(node("Exp", "s", "e"), node("Transpose", "e", "t", perm=[0, 2, 1]), node("Unsqueeze", "t one", "u")),
+        *(node("Tanh", "u", "h"), node("Slice", "h start stop columns", "i", name="shift")),
+        *(node("Slice", "h begin end columns", "j", name="keep"), node("Concat", "i j", "k", name="shifted", axis=1)),
+        node("Conv", "k f", "y", name="image", pads=[1] * 4),
+    ]
+    width = 2 * BINS - 1 if joined else BINS - 1
+    ints = {"first": 1, "last": width + 1, "axis": 1, "one": 1, "start": 2, "stop": width, "begin": 0, "end": width - 2}
+    constants = {name: np.array([value]) for name, value in (ints | {"columns": 3}).items()}
+    weights = {"v": random(BINS, 3, 5), "w": random(BINS, 3, 5, seed=1), "f": random(4, 2, 3, 3)}
+    return make_model(nodes, {"x": (1, 3, FRAMES + 4)}, {"y": 4}, constants | weights, opset=13)
+
+
+@pytest.fixture(scope="module")
+def done() -> Passes:
+    return passes(spectrum(), mapping="rows", **CHIP)
+
+
+def test_the_join_of_several_layers_has_cores_and_later_moves_follow(done: Passes):
+    graph, parts = done.chosen, line_channel_ranges(done.chosen, done.arch)
+    found = find_move_work(graph, parts, done.arch).spread(1)
+    (name,) = found.moves
+    assert len(found.moves[name].inputs) == 2
+    moves = [each.output for each in graph.nodes if isinstance(each.operator, Move)]
+    assert found.following == {*moves} - {name}
+    work = find_epilogues(graph, done.arch, found)
+    after = [each for each in graph.nodes if each.output in found.following]
+    assert work[name].elements_ns > sum(copies_ns(graph, each, done.arch) for each in after)
+    assert name not in find_epilogues(graph, done.arch)
+
+
+def test_work_below_the_limit_stays_where_it_is(done: Passes):
+    graph, parts = done.chosen, line_channel_ranges(done.chosen, done.arch)
+    spread = find_move_work(graph, parts, done.arch).spread(1e6)
+    assert not spread.moves
+    assert spread.gathers(graph, parts) == find_gathers(graph, parts)
+
+
+@pytest.fixture(scope="module")
+def found() -> Passes:
+    """Passes of a decision in which the move has cores of its own."""
+    return passes(spectrum(), mapping="rows", knobs={"moves": 1}, **CHIP)
+
+
+def test_lines_are_made_on_the_cores_that_have_their_tokens(found: Passes):
+    """What is evaluated is what is lowered: messages, and the work of functions on each core."""
+    loaders = line_flow(found.decision).loaders["s"]
+    assert len({core for _, core in loaders}) == len(loaders) > 3
+    home = dict(zip((c.results[0].name for c in found.spatial.computes), found.partition.cores, strict=True))
+    frames = {frame: core for (low, high), core in loaders for frame in range(low, high)}
+    lines = [each for each in home if each.startswith("h.")]
+    assert len({home[each] for each in lines}) == len(loaders)
+    assert len(lines) == FRAMES == len(frames)
+    expected, evaluated = sent(found), counted(found)
+    assert {pair: count for pair, (count, _) in evaluated.items()} == {p: count for p, (count, _) in expected.items()}
+    costs, lowered = CostModel(found.arch, found.spatial.filters), defaultdict[int, float](float)
+    for compute, core in zip(found.spatial.computes, found.partition.cores, strict=True):
+        if compute.results[0].name.startswith(("e.", "h.")):
+            lowered[core] += sum(costs.op_ns(op, compute) for op in compute.body)
+    evaluated_ns = defaultdict[int, float](float)
+    for work in decision_work(found.chosen, found.decision, found.arch):
+        for core, ns in work.compute_ns.items() if work.name in "eh" else ():
+            evaluated_ns[core] += ns
+    assert evaluated_ns == pytest.approx(lowered)
+
+
+def test_a_decision_with_moves_on_cores_of_their_own_is_right():
+    check(spectrum(), mapping="rows", knobs={"moves": 1}, **CHIP)
+
+
+def test_a_decision_gives_cores_to_moves_that_can_have_some(found: Passes):
+    flow = line_flow(found.decision)
+    assert not [*faults(found.decision, found.graph, found.arch)]
+    other = next(node.output for node in found.chosen.nodes if isinstance(node.operator, Elementwise))
+    moved = replace(found.decision, flow=replace(flow, loaders={other: flow.loaders["s"]}))
+    assert any(f"flow.loaders: {other}" in each for each in faults(moved, found.graph, found.arch))
