@@ -239,16 +239,15 @@ def renumber_record(record: PlacedRecord, number: Callable[[int], int]) -> Place
 class StageSplit(StrictDataclass):
     """The stages of samples that overlap (`raptor.mapping.scheduling.sample_stages`).
 
-    `method`: a modulo schedule, in the order that the flow names; slices of the time of one sample, equally long; or
-    slices that begin with the bursts of work of the core that a sample occupies for longest. `interval_ns`: of the
-    modulo schedule, of a slice, or the shortest gap between bursts. `patience_ns` and `sample`: name the order of a pass
-    as those of the flow name an order of one sample.
+    `method`: a modulo schedule, in the order that the flow names, or slices of the time of one sample. `interval_ns`:
+    of the modulo schedule, or of a slice. `patience_ns` and `sample`: name the order of a pass as those of the flow
+    name an order of one sample.
     """
 
     interval_ns: float
     patience_ns: float
     sample: int
-    method: Literal["modulo", "slices", "bursts"] = "modulo"
+    method: Literal["modulo", "slices"] = "modulo"
 
 
 @dataclass(frozen=True, slots=True)

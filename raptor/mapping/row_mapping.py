@@ -22,7 +22,6 @@ from raptor.mapping.allocation.phase_sharing import PhaseSharing, number_phases
 from raptor.mapping.allocation.tail_sharing import TailSharing
 from raptor.mapping.allocation.whole_layers import (
     SpareCores,
-    fold_neighbourhoods,
     number_neighbourhoods,
     place_whole_layers,
     renumber_layers,
@@ -308,8 +307,6 @@ def _fit(
     fronts = {key: pareto_front(plans) for key, plans in task.plans.items()}
     while True:
         others = number_neighbourhoods(graph, layers)
-        if task.knobs.stages > 1:
-            others = fold_neighbourhoods(graph, others, int(task.knobs.stages) - 1)
         whole, used = place_whole_layers(graph, others, arch, apart=True)
         placed = choose_plans(fronts, arch.usable_cores, used, share)
         if placed is not None:

@@ -196,7 +196,7 @@ def test_a_stage_that_is_wrong_is_refused(model: Any):
 
 @QUICK
 @given(
-    random_models(), st.integers(2, 30), st.floats(0.1, 1.0), st.integers(0, 2), st.sampled_from(["modulo", "slices", "bursts"])
+    random_models(), st.integers(2, 30), st.floats(0.1, 1.0), st.integers(0, 2), st.sampled_from(["modulo", "slices"])
 )
 def test_random_graphs_in_random_stages(model: Any, cores: int, share: float, sample: int, method: str):
     """The interval is a share of the latency; a long one gives one stage, as without the option."""

@@ -79,7 +79,7 @@ def tried(case: Case, number: int, folder: Path) -> None:
     rng, stored = Random(f"stages:{number}"), folder / "mapping.json"
     try:
         latency_ns = compiled(case, stored).simulate().latency_ns or 0.0
-        interval_ns, method = rng.uniform(0.02, 0.5) * latency_ns + 1.0, rng.choice(("modulo", "slices", "bursts"))
+        interval_ns, method = rng.uniform(0.02, 0.5) * latency_ns + 1.0, rng.choice(("modulo", "slices"))
         program = with_stages(case, stored, interval_ns, rng.randrange(3), method)
     except UserError as e:
         print("refused:", re.sub(r"\d+|'[^']*'", "N", " ".join(str(e).split()))[-50:])

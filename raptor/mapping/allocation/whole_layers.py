@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from operator import itemgetter
 
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import find_filters, find_layer_nodes, graph_tile_channels, is_dense, layer_target
@@ -27,23 +26,6 @@ def number_neighbourhoods(graph: Graph, by_line: Container[str]) -> dict[str, in
         if key not in by_line:
             found[key] = number
     return found
-
-
-def fold_neighbourhoods(graph: Graph, layers: Mapping[str, int], stages: int) -> dict[str, int]:
-    """Returns layers that do not stream, in which neighbourhoods that are far apart have one number, and so share cores.
-
-    `layers`: see `number_neighbourhoods`. At most `stages` neighbourhoods, at equal distances, have one number. In a
-    program with so many stages, each may work on a sample of its own, so that none waits for the ones between. Such are
-    the layers of squeeze-and-excitation. Only neighbourhoods of layers with one output pixel fold; recurrent layers
-    stay apart.
-    """
-    filters = find_filters(graph)
-    long = {number for key, number in layers.items() if not _is_at_once(filters[key])}
-    folding = sorted({*layers.values()} - long)
-    apart = max(1, -(-len(folding) // stages))
-    shared = {number: folding[place % apart] for place, number in enumerate(folding)}
-    found = {key: shared.get(number, number) for key, number in layers.items()}
-    return dict(sorted(found.items(), key=itemgetter(1)))
 
 
 @dataclass(frozen=True, slots=True)

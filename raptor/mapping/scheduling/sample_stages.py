@@ -4,12 +4,10 @@ A core runs its stream again and again, so a step may stand before the steps tha
 that they made in the pass before. In pass k, a step of *stage* s works on sample k - s. So a core no longer waits
 inside a sample, and the interval comes down to the work of the fullest core (software pipelining; Lam, PLDI 1988).
 
-There are three ways to stages. Slices of time: a step that begins late in a schedule of one sample has a later stage.
-Bursts: a core that works on a sample again and again, with gaps between, begins a slice with each burst of work, so that
-each burst is as long after the begin of its slice. Or a modulo schedule: each core has the time of one interval, in
-slots, and in a known order each step takes the first free slots of its cores after its inputs. Slices have few copies,
-and gain most if layers work one after another. Then a list schedule orders a pass, in which a step waits for steps of
-its own stage only.
+There are two ways to stages. Slices of time: a step that begins late in a schedule of one sample has a later stage. Or
+a modulo schedule: each core has the time of one interval, in slots, and in a known order each step takes the first free
+slots of its cores after its inputs. Slices have few copies, and gain most if layers work one after another. Then a list
+schedule orders a pass, in which a step waits for steps of its own stage only.
 """
 
 import math
@@ -46,8 +44,6 @@ SLICES = *(k / 20 for k in range(22, 41)), *(k / 4 for k in range(9, 17))
 
 Their estimates are uneven: VGG-16 has 3.28 ms with 1.4 slices, 3.10 with 1.45, and 4.8 with 1.8.
 """
-BURST_GAPS = 0.5, 1.0, 2.0
-"""Shortest gaps between two bursts of work of a core that are tried, as factors of the least interval."""
 COMPARED_SLICES = 1.2, 1.4, 1.6, 1.8, 2.0, 3.0
 """Numbers of slices into which the latency is cut (see `SLICES`) when decisions are compared before lowering."""
 FIRST_PATIENCES, FIRST_SAMPLES = (1 / 20, 1.0), 3
@@ -67,15 +63,12 @@ The steady state is simulated over few samples: with a smaller gain, BERT-tiny w
 """
 
 
-StageMethod = Literal["modulo", "slices", "bursts"]
+StageMethod = Literal["modulo", "slices"]
 
 
 @dataclass(frozen=True, slots=True)
 class StageOrder:
-    """Identifies stages and an order: a list schedule.
-
-    interval_ns: of a modulo schedule; else the length of a slice, or the shortest gap between bursts.
-    """
+    """Identifies stages and an order: the length of a slice or the interval of a modulo schedule; a list schedule."""
 
     interval_ns: float
     order: StepOrder
@@ -121,7 +114,6 @@ def list_staged_orders(
     latency_ns = measure_latency(work, schedule_early(work, base.patience_ns)[0])
     ways = [StageOrder(factor * least_ns, base) for factor in INTERVALS]
     ways += [StageOrder(latency_ns / count, base, "slices") for count in SLICES]
-    ways += [StageOrder(factor * least_ns, base, "bursts") for factor in BURST_GAPS]
     distinct = _distinct_stages(work, order, base, rules, ways, most)
     compared = _find_staged_orders(work, version_ns, base, [*distinct.values()], FIRST_PATIENCES, FIRST_SAMPLES)
     most_finalists = max(FINAL_STEPS // len(order), FEWEST_FINALISTS)
@@ -138,7 +130,6 @@ def estimate_staged_interval(work: "SampleWork", base: StepOrder, most: int) -> 
     nothing, order = np.zeros(0, np.int64), named_order(work, base)
     latency_ns = measure_latency(work, schedule_early(work, base.patience_ns)[0])
     ways = [StageOrder(latency_ns / count, base, "slices") for count in COMPARED_SLICES]
-    ways += [StageOrder(factor * busiest_ns(work), base, "bursts") for factor in BURST_GAPS]
     named = _distinct_stages(work, order, base, StageRules(nothing, nothing, nothing), ways, most)
     free_ns = np.zeros(len(order))
     found = _find_staged_orders(work, free_ns, base, [*named.values()], FIRST_PATIENCES, FIRST_SAMPLES)
@@ -209,37 +200,18 @@ def named_stages(work: "SampleWork", base: StepOrder, rules: StageRules, named: 
 def _assign_stages(
     work: "SampleWork", order: "Ints", patience_ns: float, rules: StageRules, named: StageOrder
 ) -> "Ints":
-    if named.method == "modulo":
-        return modulo_stages(work, order, rules, named.interval_ns)
-    early, ready_ns = schedule_early(work, patience_ns)
     if named.method == "slices":
-        stage = (ready_ns // named.interval_ns).astype(np.int64)
-    else:
-        stage = np.searchsorted(find_bursts(work, ready_ns, named.interval_ns), ready_ns, side="right")
-    return slice_stages(work, early, rules, stage)
+        early, ready_ns = schedule_early(work, patience_ns)
+        return slice_stages(work, early, rules, ready_ns, named.interval_ns)
+    return modulo_stages(work, order, rules, named.interval_ns)
 
 
-def find_bursts(work: "SampleWork", ready_ns: "Floats", gap_ns: float) -> "Floats":
-    """Returns the times in ns at which all bursts but the first begin on the core that a sample occupies for longest.
-
-    `ready_ns`: when the inputs of each step are there. Between bursts, the core gets no work for more than `gap_ns`.
-    """
-    count = len(work.first_pair) - 1
-    first, last = np.full(count, np.inf), np.full(count, -np.inf)
-    np.minimum.at(first, work.core, ready_ns)
-    np.maximum.at(last, work.core, ready_ns)
-    own = np.sort(ready_ns[work.core == int(np.argmax(last - first))])
-    return own[1:][np.diff(own) > gap_ns]
-
-
-def slice_stages(work: "SampleWork", order: "Ints", rules: StageRules, stage: "Ints") -> "Ints":
-    """Returns stages by which all rules hold, from the slice of time in which the inputs of each step are there.
-
-    `order`: of one sample on an idle chip.
-    """
+def slice_stages(work: "SampleWork", order: "Ints", rules: StageRules, ready_ns: "Floats", slice_ns: float) -> "Ints":
+    """Returns the stage of each step: the number of the slice of time in which its inputs are there."""
     before = np.empty(len(order), np.int64)
     before[order] = np.arange(len(order))
-    return _settle_stages(stage, work, order, rules, _first_steps(work, order, rules), before)
+    first = _first_steps(work, order, rules)
+    return _settle_stages((ready_ns // slice_ns).astype(np.int64), work, order, rules, first, before)
 
 
 def modulo_stages(work: "SampleWork", order: "Ints", rules: StageRules, interval_ns: float) -> "Ints":

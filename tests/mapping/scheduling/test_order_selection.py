@@ -1,6 +1,5 @@
 """The order of work, chosen for samples that follow one another."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,12 @@ from raptor.mapping.scheduling.order_selection import (
     WAITING_SAMPLES,
     OrderObjective,
     StepOrder,
-    busiest_ns,
     choose_step_order,
     measure_times,
     named_order,
     number_pairs,
-    schedule_early,
 )
-from raptor.mapping.scheduling.sample_stages import estimate_staged_interval, find_bursts
+from raptor.mapping.scheduling.sample_stages import estimate_staged_interval
 from raptor.mapping.scheduling.schedule_kernel import Floats, SampleWork
 from raptor.output.writer import ProgramArtifacts
 from raptor.spatial.integer_operations import Requantise
@@ -121,31 +118,6 @@ def test_a_core_that_works_before_and_after_another_one_need_not_wait_with_stage
     base = StepOrder(0.0, 0)
     assert measure_times(work, named_order(work, base)) == (30, 30)
     assert [estimate_staged_interval(work, base, most) for most in (1, 2)] == [np.inf, 20]
-
-
-def phases_with_shared_cores(phases: int, shared: int, long_ns: Sequence[float], short_ns: float) -> SampleWork:
-    """A chain of phases: each works for long on a core of its own, then for a short time on one of the shared cores."""
-    count = 2 * phases
-    core, peer = np.empty(count, np.int64), np.full(count, -1)
-    core[0::2], core[1::2] = shared + np.arange(phases), np.arange(phases) % shared
-    work_ns = np.full(count, short_ns)
-    work_ns[0::2] = long_ns
-    chain = np.minimum(np.arange(count), 1), np.minimum(np.arange(count + 1), count - 1), np.arange(1, count)
-    return SampleWork._make(
-        (core, peer, *[np.zeros(count)] * 6, work_ns, np.arange(count), *chain, *number_pairs(core, peer))
-    )
-
-
-def test_stages_begin_with_the_bursts_of_a_shared_core() -> None:
-    """Three cores serve four phases each, of twelve that take 8 to 12 ns. Slices of equal time do not fit them."""
-    long_ns = [8.0, 12.0, 10.0, 9.0, 8.0, 12.0, 11.0, 8.0, 12.0, 10.0, 9.0, 12.0]
-    work, base = phases_with_shared_cores(12, 3, long_ns, 1.0), StepOrder(0.0, 0)
-    assert busiest_ns(work) == 12
-    assert measure_times(work, named_order(work, base))[1] > 90
-    _, ready_ns = schedule_early(work, 0.0)
-    assert find_bursts(work, ready_ns, 12.0).tolist() == [42, 76, 109]  # core 0, which a sample occupies for longest
-    assert find_bursts(work, ready_ns, 60.0).size == 0
-    assert estimate_staged_interval(work, base, 4) == pytest.approx(12)
 
 
 def run_plainly(work: SampleWork, i: int, ready_ns: float, free: Floats, switch: Floats, port: Floats) -> float:
