@@ -22,6 +22,7 @@ from raptor.mapping.allocation.phase_sharing import PhaseSharing, number_phases
 from raptor.mapping.allocation.tail_sharing import TailSharing
 from raptor.mapping.allocation.whole_layers import (
     SpareCores,
+    find_hosts,
     number_neighbourhoods,
     place_whole_layers,
     renumber_layers,
@@ -67,6 +68,9 @@ ATTENTION_PATIENCE = 0.4
 Scheduled by default on `bench` with 200 cores, latency x interval relative to a factor of 1: ViT-tiny 0.96, BERT-tiny
 0.98. BERT-base on 144 cores: 0.92.
 """
+
+GUEST_SHARE = 1 / 8
+"""Largest time of layers with one output pixel on the cores of another layer, relative to the slowest streamed layer."""
 
 MOST_FAILED_GROWTHS = 3
 """Number of times that the slowest layer beside a transformer gets more cores without an improvement."""
@@ -305,6 +309,8 @@ def _fit(
     """
     graph, arch, layers, share = task.graph, task.arch, task.layers, task.knobs.share
     fronts = {key: pareto_front(plans) for key, plans in task.plans.items()}
+    if task.knobs.guests and (hosted := _host_small_layers(task, dict(fronts))) is not None:
+        return hosted
     while True:
         others = number_neighbourhoods(graph, layers)
         whole, used = place_whole_layers(graph, others, arch, apart=True)
@@ -334,6 +340,58 @@ def _fit(
         if not layers:
             return None
         del fronts[layers.popitem()[0]]
+
+
+def _host_small_layers(
+    task: _MappingTask, fronts: dict[str, list[LayerPlan]]
+) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]] | None:
+    """Returns a result of `_fit` with small layers of one output pixel on cores of the layer by line before them.
+
+    Layers that are not small, or do not fit there, have cores of their own. None if no layer fits, or if there are
+    recurrent layers.
+    """
+    graph, arch = task.graph, task.arch
+    others = number_neighbourhoods(graph, task.layers)
+    hosts = find_hosts(graph, task.layers, others)
+    filters = find_filters(graph)
+    while hosts:
+        own = {key: number for key, number in others.items() if number not in hosts}
+        if any(filters[key].key for key in own):
+            return None
+        whole, used = place_whole_layers(graph, own, arch, apart=True)
+        placed = choose_plans(fronts, arch.usable_cores, used, task.knobs.share)
+        if placed is None:
+            return None
+        placed = _divide(task, fronts, placed, arch.usable_cores - used)
+        found = renumber_layers(whole, _first_free(placed))
+        hosted = {
+            number: _place_guests(task, {k: n for k, n in others.items() if n == number}, host, placed)
+            for number, host in hosts.items()
+        }
+        if all(hosted.values()):
+            return {key: layer for layers in (found, *hosted.values()) for key, layer in layers.items()}, placed
+        hosts = {number: host for number, host in hosts.items() if hosted[number]}
+    return None
+
+
+def _place_guests(
+    task: _MappingTask, guests: Mapping[str, int], host: str, placed: Mapping[str, PlacedPlan]
+) -> dict[str, WholeLayer]:
+    """Returns small layers on cores of the layer `host`, those with most free crossbars, and the last one first.
+
+    Small ones take at most `GUEST_SHARE` of the time of the slowest streamed layer. Empty if they do not fit.
+    """
+    taken = Counter[int]()
+    for each in placed.values():
+        taken.update(dict.fromkeys(each.cores, each.plan.xbars))
+    cores = sorted(placed[host].cores, key=lambda core: (taken[core], -core))
+    free = task.arch.xbars_per_core - taken[cores[-1]]
+    if free < 1:
+        return {}
+    found, count = place_whole_layers(task.graph, guests, task.arch.with_xbars_per_core(free), apart=True)
+    if count > len(cores) or slowest_dense_ns(task.graph, found, task.arch) > GUEST_SHARE * _slowest_ns(placed):
+        return {}
+    return {key: renumber_record(layer, cores.__getitem__) for key, layer in found.items()}
 
 
 def _spread_dense(
