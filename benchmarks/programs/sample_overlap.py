@@ -2,8 +2,8 @@
 
 Each model is compiled for throughput, on the preset `bench`, with samples apart and with stages. Both programs are
 simulated; the one with stages is validated over as many samples as it has stages, and four more. A kind of inputs that
-float32 computes too coarsely fails by both programs alike, which is right, too. With stages, a search may choose another
-mapping. So local memory is also that of the mapping with stages, if samples are apart.
+float32 computes too coarsely fails by both programs alike, which is right, too. With stages, a search may choose
+another mapping. So local memory is also that of the mapping with stages, if samples are apart.
 """
 
 import argparse

@@ -55,7 +55,7 @@ class BufferLifetimes:
 
     @classmethod
     def from_core(cls, core: CoreProgram) -> "BufferLifetimes":
-        """Computes the lifetimes of a core's buffers. Resident buffers live all the time, but for carried ones' rest."""
+        """Computes the lifetimes of a core's buffers. Resident buffers live all the time; carried ones rest between."""
         steps, resident = core.all_steps, core.resident
         uses, count = steps.uses(), len(steps.buffers)
         first, last = uses.first(count), uses.last(count)
