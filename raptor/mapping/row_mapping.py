@@ -16,13 +16,13 @@ from raptor.graph.ir import Graph, Move, Node
 from raptor.graph.layers import find_filters, graph_tile_channels
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.bin_packing import pack_layers
+from raptor.mapping.allocation.hosted_layers import find_hosts, place_guests
 from raptor.mapping.allocation.latency_rebalancing import rebalance_cores
 from raptor.mapping.allocation.pair_sharing import CoreDivision, share_in_pairs
 from raptor.mapping.allocation.phase_sharing import PhaseSharing, number_phases
 from raptor.mapping.allocation.tail_sharing import TailSharing
 from raptor.mapping.allocation.whole_layers import (
     SpareCores,
-    find_hosts,
     number_neighbourhoods,
     place_whole_layers,
     renumber_layers,
@@ -67,12 +67,6 @@ ATTENTION_PATIENCE = 0.4
 
 Scheduled by default on `bench` with 200 cores, latency x interval relative to a factor of 1: ViT-tiny 0.96, BERT-tiny
 0.98. BERT-base on 144 cores: 0.92.
-"""
-
-GUEST_SHARE = 1 / 8
-"""Largest time of small layers on the cores of another layer, relative to the slowest streamed layer.
-
-On 200 cores of `bench`, the layers of squeeze-and-excitation of EfficientNet-B0 take 0.4 to 2 %.
 """
 
 MOST_FAILED_GROWTHS = 3
@@ -368,33 +362,13 @@ def _host_small_layers(
         placed = _divide(task, fronts, placed, arch.usable_cores - used)
         found = renumber_layers(whole, _first_free(placed))
         hosted = {
-            number: _place_guests(task, {k: n for k, n in others.items() if n == number}, host, placed)
+            number: place_guests(graph, arch, {k: n for k, n in others.items() if n == number}, host, placed)
             for number, host in hosts.items()
         }
         if all(hosted.values()):
             return {key: layer for layers in (found, *hosted.values()) for key, layer in layers.items()}, placed
         hosts = {number: host for number, host in hosts.items() if hosted[number]}
     return None
-
-
-def _place_guests(
-    task: _MappingTask, guests: Mapping[str, int], host: str, placed: Mapping[str, PlacedPlan]
-) -> dict[str, WholeLayer]:
-    """Returns small layers on cores of the layer `host`, those with most free crossbars, and the last one first.
-
-    Small ones take at most `GUEST_SHARE` of the time of the slowest streamed layer. Empty if they do not fit.
-    """
-    taken = Counter[int]()
-    for each in placed.values():
-        taken.update(dict.fromkeys(each.cores, each.plan.xbars))
-    cores = sorted(placed[host].cores, key=lambda core: (taken[core], -core))
-    free = task.arch.xbars_per_core - taken[cores[-1]]
-    if free < 1:
-        return {}
-    found, count = place_whole_layers(task.graph, guests, task.arch.with_xbars_per_core(free), apart=True)
-    if count > len(cores) or slowest_dense_ns(task.graph, found, task.arch) > GUEST_SHARE * _slowest_ns(placed):
-        return {}
-    return {key: renumber_record(layer, cores.__getitem__) for key, layer in found.items()}
 
 
 def _spread_dense(

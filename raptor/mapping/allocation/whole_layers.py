@@ -28,23 +28,6 @@ def number_neighbourhoods(graph: Graph, by_line: Container[str]) -> dict[str, in
     return found
 
 
-def find_hosts(graph: Graph, by_line: Container[str], layers: Mapping[str, int]) -> dict[int, str]:
-    """Returns the neighbourhoods of layers with one output pixel, each with the layer by line that comes before.
-
-    `layers`: see `number_neighbourhoods`. Such layers are those of squeeze-and-excitation: they wait for the last line
-    of the layer before, whose cores have then ended the sample.
-    """
-    filters, found = find_filters(graph), dict[int, str]()
-    long = {number for key, number in layers.items() if not _is_at_once(filters[key])}
-    before = None
-    for key in filters:
-        if key in by_line:
-            before = key
-        elif key in layers and before is not None and layers[key] not in long:
-            found.setdefault(layers[key], before)
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class SpareCores:
     """Additional cores, over which fully connected layers that load a core by more than `most_ns` are spread."""

@@ -6,7 +6,8 @@ import pytest
 
 import raptor
 from raptor.mapping import row_mapping
-from raptor.mapping.allocation.whole_layers import find_hosts, number_neighbourhoods
+from raptor.mapping.allocation.hosted_layers import find_hosts
+from raptor.mapping.allocation.whole_layers import number_neighbourhoods
 from raptor.mapping.decision import Decision, record_cores
 from raptor.mapping.knobs import TuningKnobs
 from raptor.target import arch as architectures
