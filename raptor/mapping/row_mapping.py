@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 
 from raptor.common.errors import RaptorError
@@ -16,7 +16,7 @@ from raptor.graph.ir import Graph, Move, Node
 from raptor.graph.layers import find_filters, graph_tile_channels
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.bin_packing import pack_layers
-from raptor.mapping.allocation.hosted_layers import find_hosts, place_guests
+from raptor.mapping.allocation.hosted_layers import host_small_layers
 from raptor.mapping.allocation.latency_rebalancing import rebalance_cores
 from raptor.mapping.allocation.pair_sharing import CoreDivision, share_in_pairs
 from raptor.mapping.allocation.phase_sharing import PhaseSharing, number_phases
@@ -306,7 +306,8 @@ def _fit(
     """
     graph, arch, layers, share = task.graph, task.arch, task.layers, task.knobs.share
     fronts = {key: pareto_front(plans) for key, plans in task.plans.items()}
-    if task.knobs.guests and (hosted := _host_small_layers(task, dict(fronts))) is not None:
+    hosted = task.knobs.guests and host_small_layers(graph, arch, layers, partial(_divide_apart, task, fronts))
+    if hosted:
         return hosted
     while True:
         others = number_neighbourhoods(graph, layers)
@@ -339,36 +340,20 @@ def _fit(
         del fronts[layers.popitem()[0]]
 
 
-def _host_small_layers(
-    task: _MappingTask, fronts: dict[str, list[LayerPlan]]
+def _divide_apart(
+    task: _MappingTask, fronts: dict[str, list[LayerPlan]], others: Mapping[str, int]
 ) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]] | None:
-    """Returns a result of `_fit` with small layers of one output pixel on cores of the layer by line before them.
+    """Returns a result of `_fit` with cores of its own for each layer; None if the chip is too small.
 
-    Layers that are not small, or do not fit there, have cores of their own. None if no layer fits, or if there are
-    recurrent layers.
+    `others`: the layers that do not stream (`number_neighbourhoods`). None of them is recurrent.
     """
     graph, arch = task.graph, task.arch
-    others = number_neighbourhoods(graph, task.layers)
-    hosts = find_hosts(graph, task.layers, others)
-    filters = find_filters(graph)
-    while hosts:
-        own = {key: number for key, number in others.items() if number not in hosts}
-        if any(filters[key].key for key in own):
-            return None
-        whole, used = place_whole_layers(graph, own, arch, apart=True)
-        placed = choose_plans(fronts, arch.usable_cores, used, task.knobs.share)
-        if placed is None:
-            return None
-        placed = _divide(task, fronts, placed, arch.usable_cores - used)
-        found = renumber_layers(whole, _first_free(placed))
-        hosted = {
-            number: place_guests(graph, arch, {k: n for k, n in others.items() if n == number}, host, placed)
-            for number, host in hosts.items()
-        }
-        if all(hosted.values()):
-            return {key: layer for layers in (found, *hosted.values()) for key, layer in layers.items()}, placed
-        hosts = {number: host for number, host in hosts.items() if hosted[number]}
-    return None
+    whole, used = place_whole_layers(graph, others, arch, apart=True)
+    placed = choose_plans(fronts, arch.usable_cores, used, task.knobs.share)
+    if placed is None:
+        return None
+    placed = _divide(task, fronts, placed, arch.usable_cores - used)
+    return renumber_layers(whole, _first_free(placed)), placed
 
 
 def _spread_dense(

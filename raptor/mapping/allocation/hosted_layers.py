@@ -5,11 +5,11 @@ would work for a few us of each interval; EfficientNet-B0 on 200 cores has 16 of
 """
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from raptor.graph.ir import Graph
 from raptor.graph.layers import find_filters
-from raptor.mapping.allocation.whole_layers import place_whole_layers, slowest_dense_ns
+from raptor.mapping.allocation.whole_layers import number_neighbourhoods, place_whole_layers, slowest_dense_ns
 from raptor.mapping.decision import renumber_record
 from raptor.mapping.modes.plan_choice import PlacedPlan
 from raptor.mapping.modes.step_replication import WholeLayer
@@ -20,6 +20,37 @@ GUEST_SHARE = 1 / 8
 
 On 200 cores of `bench`, the layers of squeeze-and-excitation of EfficientNet-B0 take 0.4 to 2 %.
 """
+
+
+Placed = tuple[dict[str, WholeLayer], dict[str, PlacedPlan]]
+"""Layers that do not stream, and the plans of the others, on cores."""
+
+
+def host_small_layers(
+    graph: Graph, arch: Target, by_line: Container[str], divide: Callable[[Mapping[str, int]], Placed | None]
+) -> Placed | None:
+    """Returns all layers on cores, small ones on cores of the layer by line before them.
+
+    `divide`: (layers that do not stream, see `number_neighbourhoods`) -> these and the streamed layers on cores of
+    their own, or None if the chip is too small. It gets those that are not small, or do not fit on cores of others.
+    None if none is hosted, or if there are recurrent layers.
+    """
+    others, filters = number_neighbourhoods(graph, by_line), find_filters(graph)
+    hosts = find_hosts(graph, by_line, others)
+    while hosts:
+        own = {key: number for key, number in others.items() if number not in hosts}
+        divided = None if any(filters[key].key for key in own) else divide(own)
+        if divided is None:
+            return None
+        whole, placed = divided
+        hosted = {
+            number: place_guests(graph, arch, {k: n for k, n in others.items() if n == number}, host, placed)
+            for number, host in hosts.items()
+        }
+        if all(hosted.values()):
+            return {key: layer for layers in (whole, *hosted.values()) for key, layer in layers.items()}, placed
+        hosts = {number: host for number, host in hosts.items() if hosted[number]}
+    return None
 
 
 def find_hosts(graph: Graph, by_line: Container[str], layers: Mapping[str, int]) -> dict[int, str]:

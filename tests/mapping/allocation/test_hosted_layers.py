@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import raptor
-from raptor.mapping import row_mapping
+from raptor.mapping.allocation import hosted_layers
 from raptor.mapping.allocation.hosted_layers import find_hosts
 from raptor.mapping.allocation.whole_layers import number_neighbourhoods
 from raptor.mapping.decision import Decision, record_cores
@@ -72,7 +72,7 @@ def test_layers_that_do_not_fit_have_cores_of_their_own():
 def test_a_search_for_throughput_hosts_small_layers(monkeypatch: pytest.MonkeyPatch):
     options: dict[str, Any] = {"xbar": 16, "xbars_per_core": 40, "cores": 24, "optimize": "throughput", "effort": 1}
     hosted = raptor.compile(squeezing(BLOCKS), overlap=1, **options).simulate(mode="throughput")
-    monkeypatch.setattr(row_mapping, "find_hosts", lambda *_: {})
+    monkeypatch.setattr(hosted_layers, "find_hosts", lambda *_: {})
     apart = raptor.compile(squeezing(BLOCKS), overlap=1, **options).simulate(mode="throughput")
     print(hosted.interval_ns, apart.interval_ns)
     assert (hosted.interval_ns or 0.0) < 0.95 * (apart.interval_ns or 0.0)
