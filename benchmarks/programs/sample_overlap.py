@@ -2,12 +2,10 @@
 
 Each model is compiled for throughput, on the preset `bench`, with samples apart and with stages. Both programs are
 simulated; the one with stages is validated over as many samples as it has stages, and four more. A kind of inputs that
-float32 computes too coarsely fails by both programs alike, which is right, too. With stages, a search may choose
-another mapping. So local memory is also that of the mapping with stages, if samples are apart.
+float32 computes too coarsely fails by both programs alike, which is right, too.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -44,7 +42,7 @@ MODELS: Mapping[str, Callable[[], ModelProto]] = {
 }
 COLUMNS = (
     *("model", "mapping", "cores", "interval, us", "with stages", "of the bound", "with stages", "stages"),
-    *("local memory, kB", "its mapping apart", "with stages", "samples validated"),
+    *("local memory, kB", "with stages", "samples validated"),
 )
 CHIPS: Mapping[str, Mapping[str, Any]] = {
     "bert_base": {"cores": 144, "xbars_per_core": 96},
@@ -75,14 +73,6 @@ def measure(program: raptor.Program, out: Path) -> OverlapFigures:
     return OverlapFigures(found.interval_ns, bound_ns, max(memory.local_bytes), stages)
 
 
-def measure_apart(model: ModelProto, mapping: Path, chip: Mapping[str, Any]) -> int:
-    """Returns the bytes of local memory of the fullest core for a stored mapping, if its samples are apart."""
-    text = json.loads(mapping.read_text())
-    del text["decision"]["flow"]["stages"]
-    mapping.write_text(json.dumps(text))
-    return raptor.compile(model, overlap=1, mapping=mapping, **chip).report.peak_local_bytes
-
-
 def find_failures(folder: Path, samples: int) -> set[str]:
     """Returns the kinds of inputs for which a program is not as onnxruntime says."""
     report = validate(folder, samples=samples)
@@ -93,12 +83,10 @@ def find_failures(folder: Path, samples: int) -> set[str]:
 def compare(name: str, folder: Path, most: int, options: Mapping[str, Any]) -> tuple[list[str], bool]:
     """Returns the cells of a line, and whether the program with at most `most` stages is right."""
     model, chip = MODELS[name](), {"arch": "bench", "cores": 200, **CHIPS.get(name, {})}
-    stored = folder / "mapping.json"
     before, after = (
-        measure(raptor.compile(model, overlap=stages, emit_mapping=stored, **chip, **options), folder / out)
+        measure(raptor.compile(model, overlap=stages, **chip, **options), folder / out)
         for stages, out in ((1, "before"), (most, "out"))
     )
-    apart = after.local_bytes if after.stages == 1 else measure_apart(model, stored, chip)
     samples = after.stages + AFTER_STAGES
     failed = find_failures(folder / "out", samples)
     passed = not failed or ("image" not in failed and failed == find_failures(folder / "before", samples))
@@ -109,7 +97,7 @@ def compare(name: str, folder: Path, most: int, options: Mapping[str, Any]) -> t
         *(f"{each.interval_ns / 1e3:.4g}" for each in (before, after)),
     ]
     cells += [f"{each.interval_ns / each.bound_ns:.2f}" for each in (before, after)] + [f"{after.stages}"]
-    cells += [f"{each / 1e3:.3g}" for each in (before.local_bytes, apart, after.local_bytes)]
+    cells += [f"{each.local_bytes / 1e3:.3g}" for each in (before, after)]
     return [*cells, f"{samples}" if passed else "WRONG"], passed
 
 
