@@ -306,8 +306,8 @@ def _fit(
     """
     graph, arch, layers, share = task.graph, task.arch, task.layers, task.knobs.share
     fronts = {key: pareto_front(plans) for key, plans in task.plans.items()}
-    hosted = task.knobs.guests and host_small_layers(graph, arch, layers, partial(_divide_apart, task, fronts))
-    if hosted:
+    hosted = host_small_layers(graph, arch, layers, partial(_divide_apart, task, fronts)) if task.knobs.guests else None
+    if hosted is not None:
         return hosted
     while True:
         others = number_neighbourhoods(graph, layers)
