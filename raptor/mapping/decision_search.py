@@ -3,10 +3,9 @@
 A plan knows the work of a layer alone. What the layer costs in its place, with the readers that it sends to, the cores
 that it shares and the port of global memory, is known when a decision is evaluated. So a graph is mapped several times.
 Each time, the planned work of layers and loaders is corrected by their evaluated work. Layers may have lanes; and the
-work of products counts once, twice or half, because plans with few products take many crossbars and send more. Where
-the interval alone counts, small layers with one output pixel may have no cores of their own. Then fewer cores are
-tried: each value has fewer readers there, and where sending or the port binds, fewer cores are faster. If they are not,
-cores move to layers that others wait for. At last, layers on the core with most work get idle cores.
+work of products counts once, twice or half, because plans with few products take many crossbars and send more. Then
+fewer cores are tried: each value has fewer readers there, and where sending or the port binds, fewer cores are faster.
+If they are not, cores move to layers that others wait for. At last, layers on the core with most work get idle cores.
 
 The search is deterministic. It ends after `MOST_STEPS` scheduled steps, so a large graph gets few candidates.
 """
@@ -185,8 +184,6 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
         corrections = search.correct(search.knobs)
         if not knobs.latency:
             search.align_lanes(corrections)
-            if not chains:
-                search.correct(replace(search.best.knobs, guests=1.0))
         search.correct(replace(search.knobs, lanes=MOST_LANES))
         for factor in () if chains else PRODUCT_FACTORS:
             search.correct(replace(search.best.knobs, products=factor * knobs.products))

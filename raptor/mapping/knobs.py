@@ -56,8 +56,7 @@ class TuningKnobs:
     a search. `aligned_lines`: above 0, all layers with at least so many output lines have `lanes` lanes, others none.
     `line_latency`: weight of the latency, estimated line by line, for which cores move between streamed layers after
     they are divided by their work; a `latency` above 1 takes its place.
-    `stages`: largest number of stages with which a search compares decisions; 1: without stages. `guests`: above 0,
-    small layers with one output pixel, as in squeeze-and-excitation, share the cores of the layer before them.
+    `stages`: largest number of stages with which a search compares decisions; 1: without stages.
 
     Measured (docs/lab/performance.md), latency and interval as geometric means of six models on 64 and 200 cores,
     relative to the defaults with a step of 10 us: step 5 us, the default now: 0.966 and 0.981; patience 500 ns: 1.008
@@ -77,12 +76,11 @@ class TuningKnobs:
     aligned_lines: float = 0.0
     line_latency: float = 0.0
     stages: float = 1.0
-    guests: float = 0.0
 
 
 DEFAULT_KNOBS = TuningKnobs()
 
-MAY_BE_0 = "latency", "neighbours", "aligned_lines", "line_latency", "guests"
+MAY_BE_0 = "latency", "neighbours", "aligned_lines", "line_latency"
 """Knobs that turn something off if they are 0."""
 
 

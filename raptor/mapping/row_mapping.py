@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from operator import itemgetter
 
 from raptor.common.errors import RaptorError
@@ -16,7 +16,6 @@ from raptor.graph.ir import Graph, Move, Node
 from raptor.graph.layers import find_filters, graph_tile_channels
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.bin_packing import pack_layers
-from raptor.mapping.allocation.hosted_layers import host_small_layers
 from raptor.mapping.allocation.latency_rebalancing import rebalance_cores
 from raptor.mapping.allocation.pair_sharing import CoreDivision, share_in_pairs
 from raptor.mapping.allocation.phase_sharing import PhaseSharing, number_phases
@@ -306,9 +305,6 @@ def _fit(
     """
     graph, arch, layers, share = task.graph, task.arch, task.layers, task.knobs.share
     fronts = {key: pareto_front(plans) for key, plans in task.plans.items()}
-    hosted = host_small_layers(graph, arch, layers, partial(_divide_apart, task, fronts)) if task.knobs.guests else None
-    if hosted is not None:
-        return hosted
     while True:
         others = number_neighbourhoods(graph, layers)
         whole, used = place_whole_layers(graph, others, arch, apart=True)
@@ -338,22 +334,6 @@ def _fit(
         if not layers:
             return None
         del fronts[layers.popitem()[0]]
-
-
-def _divide_apart(
-    task: _MappingTask, fronts: dict[str, list[LayerPlan]], others: Mapping[str, int]
-) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]] | None:
-    """Returns a result of `_fit` with cores of its own for each layer; None if the chip is too small.
-
-    `others`: the layers that do not stream (`number_neighbourhoods`). None of them is recurrent.
-    """
-    graph, arch = task.graph, task.arch
-    whole, used = place_whole_layers(graph, others, arch, apart=True)
-    placed = choose_plans(fronts, arch.usable_cores, used, task.knobs.share)
-    if placed is None:
-        return None
-    placed = _divide(task, fronts, placed, arch.usable_cores - used)
-    return renumber_layers(whole, _first_free(placed)), placed
 
 
 def _spread_dense(
