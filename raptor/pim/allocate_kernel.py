@@ -10,10 +10,11 @@ Ints = npt.NDArray[np.int64]
 
 @kernel
 @interpret_first(us=lambda args: len(args[0]) ** 2, until_us=3e5)
-def first_fit(order: Ints, first: Ints, last: Ints, size: Ints) -> Ints:
+def first_fit(order: Ints, first: Ints, last: Ints, rest: Ints, wake: Ints, size: Ints) -> Ints:
     """Returns the address of each range of `size` bytes.
 
-    Ranges are placed in `order`, each at the lowest address that is free from step `first` to step `last`.
+    Ranges are placed in `order`, each at the lowest address that is free from step `first` to step `last`, but for the
+    steps after `rest` and before `wake`.
     """
     start = np.zeros_like(size)
     placed = np.empty_like(order)  # sorted by start
@@ -21,7 +22,9 @@ def first_fit(order: Ints, first: Ints, last: Ints, size: Ints) -> Ints:
         i = order[count]
         end = 0
         for j in placed[:count]:
-            if first[j] <= last[i] and last[j] >= first[i]:
+            apart = first[j] > last[i] or last[j] < first[i]
+            apart = apart or (first[j] > rest[i] and last[j] < wake[i]) or (first[i] > rest[j] and last[i] < wake[j])
+            if not apart:
                 if start[j] - end >= size[i]:
                     break
                 end = max(end, start[j] + size[j])
@@ -36,10 +39,11 @@ def first_fit(order: Ints, first: Ints, last: Ints, size: Ints) -> Ints:
 
 @kernel
 @interpret_first(us=lambda args: len(args[0]) ** 2, until_us=3e5)
-def first_clash(first: Ints, last: Ints, low: Ints, high: Ints) -> tuple[int, int]:
+def first_clash(first: Ints, last: Ints, rest: Ints, wake: Ints, low: Ints, high: Ints) -> tuple[int, int]:
     """Returns the first range i that overlaps an earlier range j in time and memory, and j; -1 and -1 if there is none.
 
-    Range i occupies `low[i]` to `high[i]` from step `first[i]` to step `last[i]`. `first` must be ascending.
+    Range i occupies `low[i]` to `high[i]` from step `first[i]` to step `last[i]`, but not after `rest[i]` and before
+    `wake[i]`. `first` must be ascending.
     """
     alive = np.empty_like(low)
     count = 0
@@ -49,7 +53,7 @@ def first_clash(first: Ints, last: Ints, low: Ints, high: Ints) -> tuple[int, in
             j = alive[k]
             if last[j] < first[i]:
                 continue
-            if low[j] < high[i] and low[i] < high[j]:
+            if low[j] < high[i] and low[i] < high[j] and not (first[i] > rest[j] and last[i] < wake[j]):
                 return i, j
             alive[kept] = j
             kept += 1

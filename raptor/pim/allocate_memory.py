@@ -43,22 +43,43 @@ class BufferLifetimes:
     """Lifetimes of the used buffers of a core, in order of first use, as columns.
 
     buffer: its number. first, last: the first and the last step that use it, counted over `CoreProgram.all_steps`.
+    rest, wake: of carried buffers, the last step that reads the value of the pass before, and the first one that writes
+    that of this pass; between them the memory is free. Both are `last` for other buffers.
     """
 
     buffer: Ints
     first: Ints
     last: Ints
+    rest: Ints
+    wake: Ints
 
     @classmethod
     def from_core(cls, core: CoreProgram) -> "BufferLifetimes":
-        """Computes the lifetimes of a core's buffers. Resident buffers live all the time."""
+        """Computes the lifetimes of a core's buffers. Resident buffers live all the time; carried ones rest between."""
         steps, resident = core.all_steps, core.resident
         uses, count = steps.uses(), len(steps.buffers)
         first, last = uses.first(count), uses.last(count)
         first[resident], last[resident] = 0, len(steps)
+        rest, wake = last.copy(), last.copy()
+        rest[core.carried], wake[core.carried] = _rests(core)
         buffer, place = np.unique(steps.used, return_index=True)
         buffer = buffer[np.lexsort((place, first[buffer]))]
-        return cls(buffer, first[buffer], last[buffer])
+        return cls(buffer, first[buffer], last[buffer], rest[buffer], wake[buffer])
+
+
+def _rests(core: CoreProgram) -> tuple[Ints, Ints]:
+    """Returns, of each carried buffer, the last step that reads it in a pass before the first one that writes it.
+
+    Both are counted over `CoreProgram.all_steps`.
+    """
+    uses, count = core.steps.uses(), len(core.steps.buffers)
+    written = np.full(count, len(core.steps))
+    writes = uses.role != OPERAND
+    np.minimum.at(written, uses.buffer[writes], uses.step[writes])
+    read = np.full(count, -1)
+    before = ~writes & (uses.step <= written[uses.buffer])
+    np.maximum.at(read, uses.buffer[before], uses.step[before])
+    return core.init_count + read[core.carried], core.init_count + written[core.carried]
 
 
 def reuse_operands(program: PimProgram) -> PimProgram:
@@ -158,7 +179,7 @@ def allocate_core(core: CoreProgram, arch: Target) -> CoreProgram:
 
     lives, buffers = BufferLifetimes.from_core(core), core.steps.buffers
     size = reserved_bytes(buffers, arch)[lives.buffer]
-    start = first_fit(np.argsort(-size, kind="stable"), lives.first, lives.last, size)
+    start = first_fit(np.argsort(-size, kind="stable"), lives.first, lives.last, lives.rest, lives.wake, size)
     addresses = np.full(len(buffers), NO_ADDRESS)
     addresses[lives.buffer] = start
     return replace(core, addresses=addresses, local_bytes=int((start + size).max(initial=0)))

@@ -243,7 +243,7 @@ def _check_addresses(core: CoreProgram, addresses: Ints, arch: Target) -> None:
     high = low + reserved_bytes(buffers, arch)[lives.buffer]
     unaligned = low % buffer_alignments(buffers.elements[lives.buffer, 1], arch) != 0
     outside = (low < 0) | (high > core.local_bytes)
-    clashing, other = first_clash(lives.first, lives.last, low, high)
+    clashing, other = first_clash(lives.first, lives.last, lives.rest, lives.wake, low, high)
     for i in np.flatnonzero(unaligned | outside | (np.arange(len(low)) == clashing)).tolist():
         step, name = int(lives.first[i]), buffers.name(lives.buffer[i])
         obstacle = buffers.name(lives.buffer[other]) if i == clashing else "the end of local memory"

@@ -1,7 +1,7 @@
 """Addresses and reuse of memory, on random programs of one core."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raptor
-from raptor.common.errors import CapacityError
+from raptor.common.errors import CapacityError, VerifyError
 from raptor.pim import PimProgram, allocate, memory_warnings, reuse_operands, verify_pim
 from raptor.pim.allocate_memory import BufferLifetimes, drop_copies
 from raptor.pim.ir import CoreProgram, TensorTrace
 from raptor.pim.operations import Buffer, Load, Repeat, Store
+from raptor.pim.sample_versions import clear_carried
 from raptor.spatial.operations import Move, Operation, Vector
 from raptor.spatial.tiles import ShapedValue
 from raptor.target.tensor_layout import Image
@@ -94,6 +95,45 @@ def test_memory_of_the_dead_is_used_again():
     core = allocate(program(Load(a, 0), Load(b, 0), Store(a, 0), Load(c, 0), Store(b, 0), Store(c, 0)), ARCH).cores[0]
     assert core.address(c) == core.address(a)
     assert core.local_bytes == 22
+
+
+def carrying(*operations: Operation[Buffer]) -> PimProgram:
+    """A program whose pass reads buffers first and writes them then, for the next pass."""
+    return replace(program(*operations), cores=clear_carried(program(*operations).cores))
+
+
+def resting() -> tuple[PimProgram, Buffer, Buffer]:
+    """A carried buffer, and another one that lives between its last read and its first write."""
+    kept, other = buffer("kept", 10), buffer("other", 10)
+    steps = Store(kept, 0), Load(other, 0), Store(other, 0), Load(kept, 0), Store(kept, 0)
+    return carrying(*steps), kept, other
+
+
+def test_memory_of_a_carried_buffer_is_free_while_it_rests():
+    before, kept, other = resting()
+    after = allocate(before, ARCH)
+    verify_pim(after, ARCH)
+    core = after.cores[0]
+    assert core.address(other) == core.address(kept)
+    assert core.local_bytes == 11
+
+
+@pytest.mark.parametrize("read_late", [True, False])
+def test_memory_of_a_carried_buffer_is_its_own_while_it_has_a_value(read_late: bool):
+    """The other buffer lives until the carried one is read, or has been written."""
+    kept, other = buffer("kept", 10), buffer("other", 10)
+    steps = (Load(other, 0), Store(kept, 0), Store(other, 0), Load(kept, 0))
+    steps = steps if read_late else (Store(kept, 0), Load(other, 0), Load(kept, 0), Store(other, 0))
+    assert allocate(carrying(*steps), ARCH).cores[0].local_bytes == 22
+
+
+def test_a_buffer_in_the_way_of_a_carried_one_is_refused():
+    """The other buffer is read after the carried one is written, which has the same memory."""
+    allocated, kept, other = resting()
+    core = allocate(allocated, ARCH).cores[0]
+    late = carrying(Store(kept, 0), Load(other, 0), Load(kept, 0), Store(other, 0))
+    with pytest.raises(VerifyError, match="overlaps"):
+        verify_pim(replace(late, cores={0: replace(late.cores[0], addresses=core.addresses, local_bytes=11)}), ARCH)
 
 
 def test_a_core_without_work_needs_no_memory():
