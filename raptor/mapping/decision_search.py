@@ -193,11 +193,11 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
         if not chains and knobs.latency and any(number_phases(graph).values()):
             search.compare_phases()
         corrections = search.correct(search.knobs)
-        if not chains and not knobs.moves:
-            search.spread_moves()
         if not knobs.latency:
             search.align_lanes(corrections)
         search.use_lanes(corrections)
+        if not chains and not knobs.moves:
+            search.spread_moves()
         if search.best.knobs.moves and any(number_phases(graph).values()):
             search.regroup_phases()
         for factor in () if chains else PRODUCT_FACTORS:
@@ -317,9 +317,9 @@ class _Search:
         for share in SHARES_OF_MOVES:
             least_ns = share * first.interval_ns
             if self.mapper.with_moves(least_ns).spread.moves:
-                self.correct(replace(self.knobs, moves=least_ns))
+                self.correct(replace(first.knobs, moves=least_ns))
             if self.best.cost(self.latency) <= WORTH_SPREADING * first.cost(self.latency):
-                self.knobs, self.steps = replace(self.knobs, moves=self.best.knobs.moves), 0
+                self.steps = 0
                 return
             del self.evaluated[known:]
 
