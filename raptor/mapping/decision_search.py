@@ -190,15 +190,18 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
     with CheckedThreadPool(1) as pool:
         lines = FEW_LINES if elements <= MOST_SMALL_ELEMENTS else MOST_LINES if knobs.stages == 1 else STAGED_LINES
         search = _Search(mapper, knobs, GraphFacts(graph, arch, streams=True), knobs.latency, lines, pool)
-        if not chains and knobs.latency and any(number_phases(graph).values()):
+        phases = any(number_phases(graph).values())
+        if not chains and knobs.latency and phases:
             search.compare_phases()
         corrections = search.correct(search.knobs)
+        if not chains and knobs.latency and not phases:
+            search.correct(replace(search.knobs, latency=0.0))
         if not knobs.latency:
             search.align_lanes(corrections)
         search.use_lanes(corrections)
         if not chains and not knobs.moves:
             search.spread_moves()
-        if search.best.knobs.moves and any(number_phases(graph).values()):
+        if search.best.knobs.moves and phases:
             search.regroup_phases()
         for factor in () if chains else PRODUCT_FACTORS:
             search.correct(replace(search.best.knobs, products=factor * knobs.products))
