@@ -5,8 +5,9 @@ that it shares and the port of global memory, is known when a decision is evalua
 Each time, the planned work of layers and loaders is corrected by their evaluated work. Fully connected layers count
 twice, as they delay a sample, or once. Layers may have lanes, and moves of computed tensors with much work behind them
 cores of their own. The work of products counts once, twice or half, because plans with few products take many crossbars
-and send more. Then fewer cores are tried: each value has fewer readers there, and where sending or the port binds, fewer cores are faster.
-If they are not, cores move to layers that others wait for. At last, layers on the core with most work get idle cores.
+and send more. Then fewer cores are tried: each value has fewer readers there, and where sending or the port binds,
+fewer cores are faster. If they are not, cores move to layers that others wait for. At last, layers on the core with
+most work get idle cores.
 
 The search is deterministic. It ends after `MOST_STEPS` scheduled steps, so a large graph gets few candidates.
 """
