@@ -15,7 +15,7 @@ from raptor.target import arch
 from tests.pipeline import conv_model, passes
 from validator.simulate.simulation_report import SimulationReport
 
-CHIP = {"cores": 20, "xbar": 256}
+CHIP = {"cores": 16, "xbar": 256}
 """A chip on which each objective finds another mapping for LeNet-5, so that a search for a wrong objective is seen."""
 EFFORT = 10
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "energy")

@@ -218,6 +218,16 @@ def test_a_product_over_several_pixels_with_a_result_like_tokens():
     check(model, xbar=16, xbars_per_core=4, cores=8)
 
 
+def test_a_pool_with_more_results_than_operands_is_no_sum_over_channels():
+    """An average over padding alone still is a result."""
+    nodes = [
+        tiny_models.node("AveragePool", "x", "p", kernel_shape=[2, 2], pads=[1, 1, 1, 1], count_include_pad=1),
+        tiny_models.node("MatMul", "p w", "y"),
+    ]
+    graph = load(make_model(nodes, {"x": (1, 1, 1, 3)}, ["y"], {"w": random(4, 6)})).graph
+    assert lay_out_tokens(graph).outputs == graph.outputs
+
+
 def test_the_largest_element_of_a_token_is_no_sum():
     """Random graphs found it: `ReduceLogSumExp` adds the largest element of a token to a sum over its elements."""
     nodes = [

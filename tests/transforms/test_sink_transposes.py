@@ -70,7 +70,7 @@ def test_a_function_of_turned_keys_is_one_of_the_keys(op_type: str):
 
 
 def test_keys_of_one_head_are_renamed_and_a_function_of_them_is_one_of_the_keys():
-    """Where a layer makes the keys alone, no element moves in their transposition."""
+    """No element moves in the transposition of keys that a layer makes alone."""
     nodes = [
         node("MatMul", "x v", "q", name="queries"),
         node("MatMul", "x w", "keys", name="layer"),

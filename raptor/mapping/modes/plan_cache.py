@@ -1,10 +1,10 @@
 """Plans of all layers of a graph that can stream, and a cache of plans for graphs with equal layers."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raptor.graph.ir import Filter, Graph
+from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.layers import filter_key, find_layer_nodes, layer_target
 from raptor.graph.zero_weights import has_weights
 from raptor.mapping.knobs import TuningKnobs
@@ -59,18 +59,21 @@ def plan_layers(
     parts = line_channel_ranges(graph, arch) if parts is None else parts
     after = find_epilogues(graph, arch) if after is None else after
     found: dict[str, list[LayerPlan]] = {}
-    steps = Counter(filter_key(node) for node in graph.nodes if isinstance(node.operator, Filter))
-    for node in find_layer_nodes(graph).values():
-        if node.output in without:
+    steps = defaultdict[str, list[Node]](list)
+    for node in graph.nodes:
+        if isinstance(node.operator, Filter):
+            steps[filter_key(node)].append(node)
+    for key, nodes in steps.items():
+        node, operator = nodes[0], nodes[0].operator
+        if not isinstance(operator, Filter) or node.output in without:
             continue
-        if isinstance(node.operator, Filter) and can_stream_layer(graph, node, node.operator, parts, arch.xbar_rows):
+        if all(can_stream_layer(graph, step, operator, parts, arch.xbar_rows) for step in nodes):
             chip = layer_target(graph, node, arch)
-            more = after.get(filter_key(node), NO_EPILOGUE)
-            key = filter_key(node)
-            weights = knobs.products * steps[key], corrections.get(key, 1.0)
-            plans = cache.layer_plans(node.operator, parts[node.inputs[0]], chip, more, knobs.step_ns)
+            more = after.get(key, NO_EPILOGUE)
+            weights = knobs.products * len(nodes), corrections.get(key, 1.0)
+            plans = cache.layer_plans(operator, parts[node.inputs[0]], chip, more, knobs.step_ns)
             if plans:
-                chosen = _with_lanes(plans, node.operator.window.out_lines, arch, knobs)
+                chosen = _with_lanes(plans, operator.window.out_lines, arch, knobs)
                 found[key] = [plan.weighted(*weights) for plan in chosen]
     return found
 

@@ -347,7 +347,7 @@ def _dot_times(keys: int, channels: int, arch: Target) -> tuple[float, float]:
 def _best(
     product: AttentionProduct, cores: int, senders: int | None, arch: Target, homes: int
 ) -> tuple[float, tuple[int, int]]:
-    """Returns the result of `find_best`, memoised for attentions of equal sizes."""
+    """Returns the time in ns of the fastest split, and its heads and queries; a memo for attentions of equal sizes."""
     (head_ns, query_ns), flit_ns = _dot_times(product.keys, product.channels, arch), message_element_ns(arch)
     sent = 0.0 if senders is None else -(-product.keys // max(1, senders)) * product.channels * flit_ns
     found: list[tuple[float, tuple[int, int]]] = []

@@ -50,8 +50,8 @@ _Shape = tuple[int, int, int]
 _Use = tuple[str, _Shape]
 """Name of a constant, and the shape in which an operation needs it."""
 
-_Filled = tuple[bytes, int, _Shape]
-"""Values of a constant, its number of pixels, and the shape of the tile that they fill: what the tile holds."""
+_Filled = tuple[bytes, _Shape]
+"""Values of a constant, and the shape of the tile that they fill: what the tile holds."""
 
 _Made = Mapping[tuple[int, _Use], Tile]
 """Tiles that hold produced constants, keyed by core and use."""
@@ -281,7 +281,7 @@ def _with_products(
 
 def _filled(use: _Use, constant: ConstantTile) -> _Filled:
     """Returns what a tile for a use of a constant holds: uses for which it is equal share the tile."""
-    return constant.values.tobytes(), constant.pixels, use[1]
+    return constant.values.tobytes(), use[1]
 
 
 def _product(constants: _Constants, reader: Compute, arch: Target) -> tuple[Compute, Filter, dict[_Filled, Tile]]:

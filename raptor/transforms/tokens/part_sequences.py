@@ -54,8 +54,7 @@ def _token_lengths(graph: Graph, node: Node) -> Iterator[tuple[str, int]]:
         case Pool(function="sum"):
             given, made = (graph.tensors[name].image for name in (node.inputs[0], node.output))
             channels = given.elements // made.elements
-            tokens = np.arange(made.elements * channels).reshape(-1, channels)
-            if channels > 1 and puts_together(graph, node, tokens):
+            if channels > 1 and puts_together(graph, node, np.arange(made.elements * channels).reshape(-1, channels)):
                 yield node.inputs[0], channels
         case _:
             pass

@@ -23,6 +23,7 @@ from raptor.graph.layers import find_filters
 from raptor.graph.window import Window
 from raptor.mapping.decision import Decision, LineUnfolding, Range
 from raptor.mapping.evaluation.cell_layout import CellLayout, PlacedCell
+from raptor.mapping.evaluation.decision_work import decision_work
 from raptor.mapping.evaluation.evaluate import evaluate
 from raptor.mapping.evaluation.node_work import NodeWork, StepNeed
 from raptor.mapping.evaluation.work_schedule import schedule_work
@@ -158,6 +159,17 @@ def test_messages_of_lanes_are_counted(name: str, seed: int, tmp_path: Path) -> 
     work, counted_work = computed_ns(done), evaluated_ns(done)
     assert work.keys() == counted_work.keys()
     assert all(0.7 < counted_work[core] / ns < 1.1 for core, ns in work.items())
+
+
+def test_a_core_is_busy_for_the_lines_of_its_lane(tmp_path: Path) -> None:
+    """The evaluation knows for each core and each message of a layer with lanes which output lines they are for."""
+    done = passes(FORMS["layers"], **stored(FORMS["layers"], 1, tmp_path))
+    works = {work.name: work for work in decision_work(done.chosen, done.decision, done.arch)}
+    found = [(key, layer) for key, layer in by_line(done.decision).items() if layer.grid.lanes]
+    assert found
+    for key, layer in found:
+        segments = [*layer.grid.segments(layer.grid.lanes[-1][1])]
+        assert [works[key].spans[layer.core(s, 0, 0)] for s in range(len(segments))] == [lane for lane, _ in segments]
 
 
 LANES = (0, 3), (3, 4), (4, 9)

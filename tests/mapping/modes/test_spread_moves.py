@@ -74,7 +74,7 @@ def found() -> Passes:
 
 
 def test_lines_are_made_on_the_cores_that_have_their_tokens(found: Passes):
-    """What is evaluated is what is lowered: messages, and the work of functions on each core."""
+    """Messages and the work of functions on each core are evaluated as they are lowered."""
     loaders = line_flow(found.decision).loaders["s"]
     assert len({core for _, core in loaders}) == len(loaders) > 3
     home = dict(zip((c.results[0].name for c in found.spatial.computes), found.partition.cores, strict=True))

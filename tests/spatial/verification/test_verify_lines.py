@@ -76,7 +76,8 @@ Change = Callable[[Any], Any]
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, Passes]:
-    return {name: passes(model, **CHIP, mapping="rows") for name, model in MODELS.items()}
+    alone = {"moves": 1e12}  # no move has cores of its own
+    return {name: passes(model, **CHIP, mapping="rows", knobs=alone) for name, model in MODELS.items()}
 
 
 def changed(graph: SpatialGraph, kind: type[BodyOp], change: Change, at: int = 0) -> SpatialGraph:
