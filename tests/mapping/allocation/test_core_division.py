@@ -19,7 +19,7 @@ WHOLE = [CoreOption(n, 60.0 / n, whole={"last": FullyConnected((), tuple(range(n
 
 
 def test_the_slowest_unit_grows_whatever_it_is():
-    """Seven cores are divided: four for the layer by line (25 ns), three for the fully connected one (20 ns) behind it."""
+    """Seven cores: four for the layer by line (25 ns), three for the fully connected one (20 ns)."""
     division = CoreDivision.with_fewest_cores([STREAMED, WHOLE]).grown(7)
     assert [option.cores for option in division.chosen_options] == [4, 3]
     whole, placed = division.placed()
