@@ -191,11 +191,11 @@ def _grouped(build: OperatorBuilder, x: Tensor, axes: Sequence[int]) -> Reductio
 
 def _joins_pixels(x: Tensor, axes: Sequence[int]) -> bool:
     """True if only the last axis is reduced, and each of its several lines is all channels of some pixels."""
-    *outer, last = x.shape
     image = x.image
-    channels_last = image.channel_axis == len(image.shape) - 1
-    whole = last > image.channels > 1 and last % image.channels == 0
-    return [*axes] == [len(outer)] and channels_last and whole and math.prod(outer) > 1
+    if not x.shape or [*axes] != [len(x.shape) - 1] or image.channel_axis != len(image.shape) - 1:
+        return False
+    *outer, last = x.shape
+    return last > image.channels > 1 and last % image.channels == 0 and math.prod(outer) > 1
 
 
 def _refined(image: Image, shape: Shape) -> tuple[Image, tuple[int, ...]] | None:

@@ -45,6 +45,13 @@ def test_all_axes_of_any_rank(op_type: str, shape: tuple[int, ...]):
     compare(single(op_type, shape, opset=18, keepdims=0, rank=0))
 
 
+@pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceMax"])
+def test_of_a_scalar(op_type: str):
+    """The sum of all elements has no axes; so has what is made of it."""
+    nodes = [node("ReduceMean", "x", "s", keepdims=0), node("Tanh", "s", "t"), node(op_type, "t", "y", keepdims=0)]
+    compare(make_model(nodes, {"x": (1, 2, 3)}, {"y": 0}))
+
+
 def test_no_axes():
     compare(single("ReduceMean", (2, 3), opset=18, noop_with_empty_axes=1))
     empty = {"a": np.zeros(0, np.int64)}
