@@ -24,6 +24,16 @@ def can_stream(image: Image) -> bool:
     return image.channel_axis == len(image.shape) - 3 and image.channel_axis <= 1 and image.pixels > 1
 
 
+def is_image_of_lines(image: Image) -> bool:
+    """Checks whether an image is [1, channels, lines, columns] with several lines."""
+    return len(image.shape) == 4 and image.channel_axis == 1 and image.rows > 1
+
+
+def move_in_place(image: Image) -> Move:
+    """Returns the move whose result has each element, pixel by pixel, where its operand has it."""
+    return Move(np.arange(image.elements).reshape(image.pixels, image.channels))
+
+
 def keeps_elements_in_place(node: Node) -> bool:
     """Checks whether a node renames a tensor, or moves each element to the number, pixel by pixel, that it has."""
     if isinstance(node.operator, Move):

@@ -330,7 +330,7 @@ def _fit(task: _MappingTask) -> tuple[dict[str, WholeLayer], dict[str, PlacedPla
         division = _fewest_cores(task, task.plans, layers.keys())
         if division.cores <= arch.usable_cores:
             division = division.grown(division.within(arch.usable_cores, task.knobs.share))
-            return _share_phases(task, division) or _share(task, division).placed()
+            return _share_phases(task, division) or _share_cores(task, division).placed()
         whole, used = place_whole_layers(graph, number_neighbourhoods(graph, layers), arch, apart=False)
         together = [CoreOption(used, 0.0, whole=whole)]
         division = CoreDivision.with_fewest_cores(
@@ -359,7 +359,7 @@ def _fewest_cores(
     return CoreDivision.with_fewest_cores([*(plan_options(key, front) for key, front in fronts.items()), *whole])
 
 
-def _share(task: _MappingTask, division: CoreDivision) -> CoreDivision:
+def _share_cores(task: _MappingTask, division: CoreDivision) -> CoreDivision:
     """Returns a division in which neighbours share cores, and cores move, as the knobs say."""
     graph, arch, knobs = task.graph, task.arch, task.knobs
     available = division.within(arch.usable_cores, knobs.share)

@@ -61,13 +61,13 @@ class BufferLifetimes:
         first, last = uses.first(count), uses.last(count)
         first[resident], last[resident] = 0, len(steps)
         rest, wake = last.copy(), last.copy()
-        rest[core.carried], wake[core.carried] = _rests(core)
+        rest[core.carried], wake[core.carried] = _find_rests(core)
         buffer, place = np.unique(steps.used, return_index=True)
         buffer = buffer[np.lexsort((place, first[buffer]))]
         return cls(buffer, first[buffer], last[buffer], rest[buffer], wake[buffer])
 
 
-def _rests(core: CoreProgram) -> tuple[Ints, Ints]:
+def _find_rests(core: CoreProgram) -> tuple[Ints, Ints]:
     """Returns, of each carried buffer, the last step that reads it in a pass before the first one that writes it.
 
     Both are counted over `CoreProgram.all_steps`.

@@ -8,10 +8,8 @@ with one head are another name of the keys, with the same pixels: the product re
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
-from raptor.graph.ir import Dot, Graph, Move, Node, Rename
-from raptor.graph.streaming_layout import can_stream, drop_unused_moves
+from raptor.graph.ir import Dot, Graph, Node, Rename
+from raptor.graph.streaming_layout import can_stream, drop_unused_moves, is_image_of_lines, move_in_place
 from raptor.target.tensor_layout import Image
 
 
@@ -24,11 +22,10 @@ def lay_out_matmuls(graph: Graph) -> Graph:
             for i, pixels in enumerate((node.operator.rows, node.operator.cols)):
                 names[i] = _streaming_name(names[i], graph, makers)
                 given = graph.tensors[names[i]]
-                if _is_image(given.image) and (given.image.rows, given.image.width) != (batch, pixels):
+                if is_image_of_lines(given.image) and (given.image.rows, given.image.width) != (batch, pixels):
                     image, name = Image((batch, pixels, given.image.channels), 2), f"{node.output}.operand{i}"
                     tensors[name] = replace(given, name=name, shape=image.shape, image=image, in_model=False)
-                    same = np.arange(image.elements).reshape(image.pixels, image.channels)
-                    nodes.append(Node(node.name, node.op_type, Move(same), (names[i],), name))
+                    nodes.append(Node(node.name, node.op_type, move_in_place(image), (names[i],), name))
                     names[i] = name
             node = node if node.inputs == tuple(names) else replace(node, inputs=tuple(names))
         nodes.append(node)
@@ -47,8 +44,3 @@ def _streaming_name(name: str, graph: Graph, makers: Mapping[str, Node]) -> str:
         return name
     given = graph.tensors[maker.inputs[0]].image
     return maker.inputs[0] if can_stream(given) and given.has_pixels_of(image) else name
-
-
-def _is_image(image: Image) -> bool:
-    """Checks whether an image has its channels first, and several lines."""
-    return len(image.shape) == 4 and image.channel_axis == 1 and image.rows > 1

@@ -14,7 +14,7 @@ from raptor.mapping.modes.step_replication import RecurrentSteps, find_recurrent
 from raptor.target.arch import Target
 
 FASTER = 0.8
-"""Limit on the load of a core of fully connected layers, relative to the load with fewer cores."""
+"""Largest load of the busiest core of fully connected layers that get more cores, relative to the load before."""
 
 
 def number_neighbourhoods(graph: Graph, by_line: Container[str]) -> dict[str, int]:
@@ -50,17 +50,19 @@ def whole_options(
         whole, cores = place_whole_layers(graph, layers, arch, apart=True)
         steps = find_recurrent_steps(graph, whole, after_ns, arch)
         if steps is None:
-            found.append([*_spread(graph, layers, arch, weight)])
+            found.append([*_spread_options(graph, layers, arch, weight)])
         else:
             recurrent.append(steps)
-            found.append([*_copied(steps, whole, cores, arch)])
+            found.append([*_copied_options(steps, whole, cores, arch)])
     relays = find_relay_steps(graph, recurrent) if recurrent else None
     if relays is not None:
-        found.append([*_copied(relays, {}, 0, arch)])
+        found.append([*_copied_options(relays, {}, 0, arch)])
     return found, max((steps.step_ns for steps in recurrent), default=0.0)
 
 
-def _copied(steps: RecurrentSteps, whole: Mapping[str, WholeLayer], cores: int, arch: Target) -> Iterator[CoreOption]:
+def _copied_options(
+    steps: RecurrentSteps, whole: Mapping[str, WholeLayer], cores: int, arch: Target
+) -> Iterator[CoreOption]:
     """Yields options with more and more copies of recurrent layers. `whole`: a neighbourhood with one copy of them."""
     for copies in steps.copies():
         taken = cores + (copies - 1) * len(steps.cores)
@@ -69,7 +71,7 @@ def _copied(steps: RecurrentSteps, whole: Mapping[str, WholeLayer], cores: int, 
         yield CoreOption(taken, steps.core_ns(copies), whole={**whole, **steps.copy_layers(copies, cores)})
 
 
-def _spread(graph: Graph, layers: Mapping[str, int], arch: Target, weight: float) -> Iterator[CoreOption]:
+def _spread_options(graph: Graph, layers: Mapping[str, int], arch: Target, weight: float) -> Iterator[CoreOption]:
     """Yields options in which fully connected layers are spread over more and more cores."""
     whole, cores = place_whole_layers(graph, layers, arch, apart=True)
     slowest_ns = slowest_dense_ns(graph, whole, arch)

@@ -176,7 +176,7 @@ def _charge(found: defaultdict[str, Epilogue], owners: _Owners, graph: Graph, no
 
 
 def _charge_ns(found: defaultdict[str, Epilogue], owners: _Owners, work_ns: float) -> None:
-    """Adds a time to the epilogues of some layers, by their channels."""
+    """Divides a time in ns among the epilogues of the layers that own a result, in proportion to their channels."""
     total = sum(channels for _, channels in owners)
     for key, channels in owners:
         found[key].elements_ns += work_ns * channels / total

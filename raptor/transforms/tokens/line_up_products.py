@@ -6,9 +6,8 @@ channels, in this order, but in images of other dimensions, a move to lines leav
 
 from dataclasses import replace
 
-import numpy as np
-
-from raptor.graph.ir import Dot, Graph, Move, Node, Tensor
+from raptor.graph.ir import Dot, Graph, Node, Tensor
+from raptor.graph.streaming_layout import is_image_of_lines, move_in_place
 from raptor.target.tensor_layout import Image
 from raptor.transforms.tokens.token_layouts import is_channels_last
 
@@ -20,16 +19,15 @@ def line_up_products(graph: Graph) -> Graph:
     """
     nodes, tensors = list[Node](), dict(graph.tensors)
 
-    def lined(name: str, lines: str, batch: int, pixels: int, *, is_result: bool) -> Tensor | None:
+    def with_lines(name: str, lines: str, batch: int, pixels: int, *, is_result: bool) -> Tensor | None:
         """Returns a tensor with lines for an operand or a result; None if it gets them without, or is an image.
 
         A sequence, which has its channels last, gets lines later. An operand with lines may be a view of any layout.
         """
         image = tensors[name].image
         wanted = Image((batch, pixels, image.channels), 2)
-        is_image = len(image.shape) == 4 and image.channel_axis == 1 and image.rows > 1
         has_lines, last = (image.rows, image.width) == (batch, pixels), is_channels_last(image)
-        if is_image or (has_lines and last if is_result else has_lines or last):
+        if is_image_of_lines(image) or (has_lines and last if is_result else has_lines or last):
             return None
         tensors[lines] = replace(tensors[name], name=lines, shape=wanted.shape, image=wanted, in_model=False)
         return tensors[lines]
@@ -40,18 +38,13 @@ def line_up_products(graph: Graph) -> Graph:
             continue
         batch, names = node.operator.batch, list(node.inputs)
         for i, pixels in enumerate((node.operator.rows, node.operator.cols)):
-            operand = lined(names[i], f"{node.output}.lines{i}", batch, pixels, is_result=False)
+            operand = with_lines(names[i], f"{node.output}.lines{i}", batch, pixels, is_result=False)
             if operand is not None:
-                nodes.append(Node(node.name, node.op_type, _in_place(operand.image), (names[i],), operand.name))
+                nodes.append(Node(node.name, node.op_type, move_in_place(operand.image), (names[i],), operand.name))
                 names[i] = operand.name
-        result = lined(node.output, f"{node.output}.lines", batch, node.operator.rows, is_result=True)
+        result = with_lines(node.output, f"{node.output}.lines", batch, node.operator.rows, is_result=True)
         output = node.output if result is None else result.name
         nodes.append(replace(node, inputs=tuple(names), output=output))
         if result is not None:
-            nodes.append(Node(node.name, node.op_type, _in_place(result.image), (output,), node.output))
+            nodes.append(Node(node.name, node.op_type, move_in_place(result.image), (output,), node.output))
     return replace(graph, nodes=tuple(nodes), tensors=tensors)
-
-
-def _in_place(image: Image) -> Move:
-    """Returns a move of each element to the same place."""
-    return Move(np.arange(image.elements).reshape(image.pixels, image.channels))

@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from raptor.common.union_find import DisjointSets
-from raptor.graph.ir import Elementwise, Filter, Graph, Move, Node, Pool, Rename, Softmax
+from raptor.graph.ir import Elementwise, Filter, Graph, Node, Pool, Rename, Softmax
 from raptor.graph.layers import is_pointwise
+from raptor.graph.streaming_layout import move_in_place
 from raptor.transforms.tokens.token_layouts import is_channels_last, puts_together
 
 
@@ -34,9 +35,7 @@ def part_sequences(graph: Graph) -> Graph:
         if isinstance(node.operator, Rename):
             sides = [lengths[alike.find(name)] for name in (node.inputs[0], node.output)]
             if all(sides) and sides[0] != sides[1]:
-                image = graph.tensors[node.output].image
-                same = Move(np.arange(image.elements).reshape(image.pixels, image.channels))
-                node = replace(node, operator=same)
+                node = replace(node, operator=move_in_place(graph.tensors[node.output].image))
             else:
                 alike.union(node.output, node.inputs[0])
                 lengths[alike.find(node.output)] = sides[0] | sides[1]
@@ -45,7 +44,7 @@ def part_sequences(graph: Graph) -> Graph:
 
 
 def _token_lengths(graph: Graph, node: Node) -> Iterator[tuple[str, int]]:
-    """Yields tensors whose tokens a node needs, with their numbers of channels: of a layer, or a sum over channels."""
+    """Yields (tensor, channels of a token) where an operator fixes these: a layer, or a sum over channels."""
     match node.operator:
         case Filter(window=window) if is_pointwise(window):
             names = (*node.inputs, node.output)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from raptor.graph.ir import Constant, Dot, Graph, Indices, Map, Move, Node, Rename, Tensor
-from raptor.graph.streaming_layout import can_stream, drop_unused_moves, is_token_layout
+from raptor.graph.streaming_layout import can_stream, drop_unused_moves, is_token_layout, move_in_place
 from raptor.target.tensor_layout import Image
 
 
@@ -86,8 +86,8 @@ def _swapped(node: Node, move: Node, tensors: dict[str, Tensor]) -> Iterator[Nod
     computed on the pixels of the moved tensor.
     """
     given = tensors[move.inputs[0]].image
-    same = np.arange(given.elements).reshape(given.pixels, given.channels)
-    sources = move.operator.sources if isinstance(move.operator, Move) else same
+    moved = move.operator if isinstance(move.operator, Move) else move_in_place(given)
+    sources = moved.sources
     channels = _taken(sources, given) if len(move.inputs) == 1 else None
     if channels is None:
         image, taken, place = Image((1, *sources.shape), 2), sources, np.arange(sources.size).reshape(sources.shape)
