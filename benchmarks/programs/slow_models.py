@@ -302,6 +302,16 @@ def interleaved_signals(b: BlockBuilder, length: int, channels: int, count: int)
     return b.op("Sqrt", b.op("Add", b.op("Mul", x, x), b.floats(1)))
 
 
+def refined_maxima(b: BlockBuilder, frames: int, bins: int) -> str:
+    """The place of the largest value of each frame, averaged with its neighbours, as pitch trackers have it."""
+    x = layers(b, b.input("x", 1, 1, bins, frames), (1, 8, 1), 3, 3)
+    x = b.op("Transpose", b.op("Squeeze", x, b.ints(1)), perm=[0, 2, 1])
+    near = b.op("Add", b.op("ArgMax", x, axis=-1, keepdims=1), b.ints(0, 1, 2))
+    x = b.op("Pad", x, b.ints(0, 0, 1, 0, 0, 1), b.floats(-1e9))
+    shares = b.op("Softmax", b.op("GatherElements", x, near, axis=-1), axis=-1)
+    return b.op("ReduceSum", b.op("Mul", shares, b.op("Cast", near, to=TensorProto.FLOAT)), b.ints(-1), keepdims=0)
+
+
 # Reductions over pixels, and values that wait -------------------------------------------------------------------------
 
 
@@ -601,6 +611,21 @@ def fourier(b: BlockBuilder, images: int, side: int) -> str:
     return b.op("Add", b.op("Mul", real, real), b.op("Mul", imaginary, imaginary))
 
 
+def fourier_steps(b: BlockBuilder, frames: int, size: int, bands: int) -> str:
+    """Bands of the energy of frames, whose Fourier transform of size x size has two steps with a rotation between."""
+    angles = 2 * np.pi * np.outer(np.arange(size), np.arange(size)) / size
+    waves = [b.floats(wave(angles).astype(np.float32)) for wave in (np.cos, np.sin)]
+    rotation = [b.floats(wave(angles / size).astype(np.float32)) for wave in (np.cos, np.sin)]
+    x = b.op("Reshape", b.input("x", frames, size**2), b.ints(frames, size, size))
+    re, im = (b.op("MatMul", wave, x) for wave in waves)
+    for product, (cosine, sine) in (("Mul", rotation), ("MatMul", waves)):
+        real = b.op("Sub", b.op(product, re, cosine), b.op(product, im, sine))
+        re, im = real, b.op("Add", b.op(product, re, sine), b.op(product, im, cosine))
+    energy = b.op("Transpose", b.op("Add", b.op("Mul", re, re), b.op("Mul", im, im)), perm=[0, 2, 1])
+    x = cut(b, b.op("Reshape", energy, b.ints(frames, size**2)), 0, size**2 // 2 + 1, 1)
+    return b.linear(x, size**2 // 2 + 1, bands)
+
+
 def instance_norms(b: BlockBuilder, size: Sequence[int], channels: Sequence[int]) -> str:
     """Convolutions, each but the last with an instance norm."""
     kernel, x = [3] * len(size), b.input("x", 1, channels[0], *size)
@@ -683,6 +708,7 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "octaves_harmonics": partial(octaves, frames=96, bins=24, count=5, shifts=(0, 12, 19, 24, 28, 31, 34, 36)),
         "interleaved_signals": partial(interleaved_signals, length=512, channels=16, count=6),
         "spectrum_bands": partial(spectrum_bands, frames=97, bins=257, bands=32),
+        "refined_maxima": partial(refined_maxima, frames=62, bins=96),
         "frame_layers": partial(frame_layers, frames=60, bands=48),
         "largest_of_several": partial(largest_of_several, length=256, channels=64),
     },
@@ -733,6 +759,7 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "strided_slice_both": partial(strided_slices, side=48, axes=(3, 2)),
         "fourier": partial(fourier, images=1, side=64),
         "fourier_batch": partial(fourier, images=4, side=32),
+        "fourier_steps": partial(fourier_steps, frames=62, size=32, bands=64),
         "instance_norm": partial(instance_norms, size=(64, 64), channels=(3, 16, 16)),
         "instance_norm_signal": partial(instance_norms, size=(2000,), channels=(1, 32, 32)),
         "binarised": partial(binarised, side=32, channels=16, count=3),

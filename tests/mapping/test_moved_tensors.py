@@ -10,6 +10,7 @@ from benchmarks.programs.block_models import BlockBuilder
 from benchmarks.programs.slow_models import (
     attentive_pool,
     coordinates,
+    fourier_steps,
     group_moments,
     harmonics,
     interleaved_signals,
@@ -18,6 +19,7 @@ from benchmarks.programs.slow_models import (
     one_hot,
     pixel_classes,
     points,
+    refined_maxima,
     repeated_vector,
     softmax_pixels,
 )
@@ -57,6 +59,8 @@ def model_of(name: str) -> Any:
         "attentive_pool": lambda: attentive_pool(builder, 192, 64),
         "repeated_vector": lambda: repeated_vector(builder, 24, 32),
         "points": lambda: points(builder, 256),
+        "fourier_steps": lambda: fourier_steps(builder, 24, 16, 16),
+        "refined_maxima": lambda: refined_maxima(builder, 32, 48),
         "coordinates": lambda: coordinates(builder, 512, 2),
     }
     return builder.finish(name, built[name]())
@@ -71,7 +75,7 @@ def mapped(model: Any) -> MappedGraph:
     ("name", "times"),
     [
         *(("one_hot", 2), ("group_moments", 2), ("harmonics", 2), ("pixel_classes", 3), ("softmax_pixels", 2)),
-        *(("octaves", 2), ("octaves_harmonics", 2), ("interleaved_signals", 2)),
+        *(("octaves", 2), ("octaves_harmonics", 2), ("interleaved_signals", 2), ("fourier_steps", 2), ("refined_maxima", 2)),
         *(("key_points", 2), ("attentive_pool", 3), ("repeated_vector", 2), ("points", 2), ("coordinates", 2)),
     ],
 )

@@ -111,29 +111,32 @@ def _choose(node: NodeView, ctx: ImportContext, rows: Indices, at: Indices) -> N
     if "int" in (x.element.kind, ids.element.kind):
         raise ImportRefusal("computed indices of what is computed, in a program of integers")
     reach = ctx.restrict_input(ids, IntegerInterval(-size, size - 1))
-    f = FormulaBuilder(node, ctx, rows.shape, natural_image(rows.shape))
-    index = build.lay_out(build.rearrange(np.broadcast_to(at, rows.shape), ids), f.image)
-    numbers = np.arange(size, dtype=np.float32).reshape(-1, *(1,) * at.ndim)
+    # A line for each candidate, a pixel for each element of the result, so that cores can share the pixels. They are in
+    # the order in which their indices are stored: each line copies these in one piece.
+    stored = np.argsort(ids.image.to_pixels(c_order(ids.shape)).reshape(-1))
+    order = np.argsort(stored[at.reshape(-1)], kind="stable")
+    lines = 1, size, at.size
+    f = FormulaBuilder(node, ctx, lines, Image(lines, 0))
+    index = build.lay_out(build.rearrange(np.broadcast_to(at.reshape(-1)[order], lines), ids), f.image)
+    numbers = np.arange(size, dtype=np.float32).reshape(size, 1)
     distance = f.sub(index, f.constant(numbers))
     if reach is None or reach.low < 0:
         # A negative index counts from the end: the product of both distances is 0 where either is.
         distance = f.mul(distance, f.sub(index, f.constant(numbers - size)))
     mark = f.relu(f.sub(1, f.mul(distance, distance)))
-    wanted = f.apply("mask", build.lay_out(build.rearrange(rows, x), f.image), mark)
+    wanted = f.apply("mask", build.lay_out(build.rearrange(rows.reshape(lines)[..., order], x), f.image), mark)
     found = _largest(build, wanted)
     if reach is None or ctx.has_assumed_range(ids) or reach.low < -size or reach.high >= size:
         marked = _largest(build, mark)
-        result = FormulaBuilder(node, ctx, found.shape, found.image)
-        build.finish(_tensor(nan_where_not(result, found, marked)))
-    else:
-        build.finish(found)
+        found = _tensor(nan_where_not(FormulaBuilder(node, ctx, found.shape, found.image), found, marked))
+    build.finish(build.rearrange(np.argsort(order).reshape(at.shape), found))
     whole = ctx.integer_range(x)
     if whole is not None:
         ctx.declare_range(node.output, whole)
 
 
 def _largest(build: OperatorBuilder, value: Value) -> Tensor:
-    return reductions.emit_reduction(build, reductions.lay_out_reduction(build, _tensor(value), (0,)), "max")
+    return reductions.emit_reduction(build, reductions.lay_out_reduction(build, _tensor(value), (1,)), "max")
 
 
 def _tensor(value: Value) -> Tensor:
