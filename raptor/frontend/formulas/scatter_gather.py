@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from raptor.frontend.constant_pixels import natural_image
 from raptor.frontend.formulas import reductions
 from raptor.frontend.formulas.builder import OperatorBuilder, number_elements
 from raptor.frontend.formulas.formula import FormulaBuilder, Value
