@@ -302,6 +302,25 @@ def interleaved_signals(b: BlockBuilder, length: int, channels: int, count: int)
     return b.op("Sqrt", b.op("Add", b.op("Mul", x, x), b.floats(1)))
 
 
+def detection_head(b: BlockBuilder, side: int, channels: int, classes: int) -> str:
+    """Boxes and classes of the pixels of three scales; each distance to an edge is the mean of a distribution."""
+    x, found = b.input("x", 1, 3, 2 * side, 2 * side), list[str]()
+    for inputs in (3, channels, channels):
+        x = b.op("Relu", layer(b, x, inputs, channels, 3, 3, stride=2))
+        head = b.op("Concat", *(layer(b, x, channels, outputs, 1, 1) for outputs in (64, classes)), axis=1)
+        found.append(b.op("Reshape", head, b.ints(1, 64 + classes, -1)))
+    x, pixels = b.op("Concat", *found, axis=2), side**2 * 21 // 16
+    distances = b.op("Reshape", cut(b, x, 0, 64, 1), b.ints(1, 4, 16, pixels))
+    distances = b.op("Softmax", b.op("Transpose", distances, perm=[0, 2, 1, 3]), axis=1)
+    mean = b.floats(np.arange(16, dtype=np.float32).reshape(1, 16, 1, 1))
+    distances = b.op("Reshape", b.op("Conv", distances, mean), b.ints(1, 4, pixels))
+    before, after = (cut(b, distances, 2 * i, 2 * i + 2, 1) for i in range(2))
+    low, high = b.op("Sub", b.weights(1, 2, pixels), before), b.op("Add", b.weights(1, 2, pixels), after)
+    middle = b.op("Div", b.op("Add", low, high), b.floats(2))
+    boxes = b.op("Mul", b.op("Concat", middle, b.op("Sub", high, low), axis=1), b.weights(1, pixels))
+    return b.op("Concat", boxes, b.op("Sigmoid", cut(b, x, 64, 64 + classes, 1)), axis=1)
+
+
 def refined_maxima(b: BlockBuilder, frames: int, bins: int) -> str:
     """The place of the largest value of each frame, averaged with its neighbours, as pitch trackers have it."""
     x = layers(b, b.input("x", 1, 1, bins, frames), (1, 8, 1), 3, 3)
@@ -708,6 +727,7 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "octaves_harmonics": partial(octaves, frames=96, bins=24, count=5, shifts=(0, 12, 19, 24, 28, 31, 34, 36)),
         "interleaved_signals": partial(interleaved_signals, length=512, channels=16, count=6),
         "spectrum_bands": partial(spectrum_bands, frames=97, bins=257, bands=32),
+        "detection_head": partial(detection_head, side=32, channels=32, classes=4),
         "refined_maxima": partial(refined_maxima, frames=62, bins=96),
         "frame_layers": partial(frame_layers, frames=60, bands=48),
         "largest_of_several": partial(largest_of_several, length=256, channels=64),

@@ -1,5 +1,6 @@
 """Element-wise functions of turned tokens: computed before the transposition, which then is a view."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from raptor.mapping.modes.line_streaming import can_stream_product, find_views, 
 from raptor.target.tensor_layout import Image
 from raptor.transforms.tokens.lay_out_tokens import lay_out_tokens
 from raptor.transforms.tokens.sink_transposes import sink_transposes
-from tests.pipeline import check, chip
+from tests.pipeline import check, chip, line_flow, passes
+from tests.quantised_models import compare, quantise
 from tests.tiny_models import make_model, node, random
 
 
@@ -116,6 +118,33 @@ def test_attention_as_pytorch_exports_it_streams(name: str):
     before, after = laid(BLOCKS[name]())
     assert not streams(before)
     assert streams(after)
+
+
+def heads_of_codes(folder: Path) -> ModelProto:
+    """Attention of two heads in integers: codes of keys and values are turned, and functions of them multiplied."""
+    nodes = [
+        *(node("MatMul", f"x w{each}", each, name=f"layer {each}") for each in "qkv"),
+        *(node("Reshape", f"{each} heads", f"{each}r", name=f"heads {each}") for each in "qkv"),
+        node("Transpose", "qr", "qt", name="turn q", perm=[0, 2, 1, 3]),
+        node("Transpose", "kr", "kt", name="turn k", perm=[0, 2, 3, 1]),
+        node("Transpose", "vr", "vt", name="turn v", perm=[0, 2, 1, 3]),
+        node("MatMul", "qt kt", "s", name="scores"),
+        node("Softmax", "s", "p", axis=-1),
+        node("MatMul", "p vt", "y", name="shares"),
+    ]
+    constants = {f"w{name}": random(8, 8, seed=seed) for seed, name in enumerate("qkv")}
+    constants["heads"] = np.array([1, 10, 2, 4])
+    return quantise(make_model(nodes, {"x": (1, 10, 8)}, {"y": 4}, constants, opset=13), folder)
+
+
+def test_functions_of_codes_are_functions_of_tokens(tmp_path: Path):
+    model = heads_of_codes(tmp_path)
+    done = passes(model, mapping="rows", xbar=16, xbars_per_core=4, cores=24)
+    assert line_flow(done.decision).products.keys() == {
+        n.output for n in done.graph.nodes if isinstance(n.operator, Dot)
+    }
+    compare(model)
+    check(model, xbar=16, xbars_per_core=4, cores=24)
 
 
 def test_keys_that_are_channels_of_an_image_stay_an_image():

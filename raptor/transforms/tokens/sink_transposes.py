@@ -6,12 +6,12 @@ its own, which would have to be complete first. So the function is computed on t
 results. The keys may also be channels of an image, as in CoAtNet. Of one head, they are a rename of the tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from raptor.graph.ir import Constant, Dot, Graph, Indices, Map, Move, Node, Rename, Tensor
+from raptor.graph.ir import Bound, Constant, Dot, Graph, Indices, Lookup, Map, Move, Node, Rename, Tensor
 from raptor.graph.streaming_layout import can_stream, drop_unused_moves, is_token_layout, move_in_place
 from raptor.target.tensor_layout import Image
 
@@ -19,52 +19,77 @@ from raptor.target.tensor_layout import Image
 def sink_transposes(graph: Graph) -> Graph:
     """Returns the graph with functions of moved tokens computed before the move, where only products read the result.
 
-    The results are the same to the bit.
+    Of several functions in a row, such as those of quantised keys, each is. The results are the same to the bit.
     """
-    early = dict(_late_maps(graph))
-    if not early:
-        return graph
-    tensors, nodes = dict(graph.tensors), list[Node]()
-    for node in graph.nodes:
-        nodes += _swapped(node, early[node.output], tensors) if node.output in early else (node,)
-    return drop_unused_moves(replace(graph, nodes=tuple(nodes), tensors=tensors))
+    while early := dict(_late_functions(graph)):
+        tensors, nodes = dict(graph.tensors), list[Node]()
+        for node in graph.nodes:
+            nodes += _swapped(node, *early[node.output], tensors) if node.output in early else (node,)
+        graph = drop_unused_moves(replace(graph, nodes=tuple(nodes), tensors=tensors))
+    return graph
 
 
-def _late_maps(graph: Graph) -> Iterator[tuple[str, Node]]:
-    """Yields (result, move or rename) for each function of one operand that a move or a rename makes from tokens.
+def _late_functions(graph: Graph) -> Iterator[tuple[str, tuple[Node, Move]]]:
+    """Yields (result, move of tokens: node and operator) for each function of one operand that moves make from tokens.
 
-    Only products read the result, directly or after a rename.
+    Only products read the result, directly, or after moves, renames and more functions.
     """
-    made = {node.output: node for node in graph.nodes}
-    others = {name for node in graph.nodes if not isinstance(node.operator, Dot | Rename) for name in node.inputs}
-    renamed = {name: node.output for node in graph.nodes if isinstance(node.operator, Rename) for name in node.inputs}
-    others.update(graph.outputs)
-    multiplied = {name for node in graph.nodes if isinstance(node.operator, Dot) for name in node.inputs}
+    made, multiplied = {node.output: node for node in graph.nodes}, _only_multiplied(graph)
     for node in graph.nodes:
-        if not _is_uniform(node) or node.output in others:
+        if node.output not in multiplied or not _is_uniform(node):
             continue
-        if node.output not in multiplied and renamed.get(node.output) not in multiplied - others:
-            continue
-        move = made.get(node.inputs[0])
-        if move is not None and isinstance(move.operator, Move | Rename) and _turns(move, graph):
-            yield node.output, move
+        moved = _turned(node.inputs[0], graph, made)
+        if moved is not None:
+            yield node.output, moved
 
 
-def _turns(move: Node, graph: Graph) -> bool:
-    """Checks whether a move makes a tensor that cannot stream from tokens, or from some channels of an image."""
-    given, made = [graph.tensors[n].image for n in move.inputs], graph.tensors[move.output].image
+def _only_multiplied(graph: Graph) -> set[str]:
+    """Returns the tensors that only products read, or moves, renames and functions of which that is true as well."""
+    others, found = set(graph.outputs), set[str]()
+    for node in reversed(graph.nodes):
+        passes = _is_uniform(node) or (isinstance(node.operator, Move | Rename) and len(node.inputs) == 1)
+        if isinstance(node.operator, Dot) or (passes and node.output in found - others):
+            found.update(node.inputs)
+        else:
+            others.update(node.inputs)
+    return found - others
+
+
+def _turned(name: str, graph: Graph, made: Mapping[str, Node]) -> tuple[Node, Move] | None:
+    """Returns the last move of those that make a tensor that cannot stream, as one move of the tensors that can.
+
+    These are tokens, or some channels of an image; None for other tensors. Also returns its operator. `made`: the node
+    that makes each tensor.
+    """
+    node = made.get(name)
+    if node is None or not isinstance(node.operator, Move | Rename):
+        return None
+    given = [graph.tensors[n].image for n in node.inputs]
+    move = node.operator if isinstance(node.operator, Move) else move_in_place(given[0])
+    if _turns(move, given, graph.tensors[name].image):
+        return node, move
+    before = _turned(node.inputs[0], graph, made) if len(given) == 1 else None
+    if before is None:
+        return None
+    sources = np.append(before[1].sources, -1)[move.sources]
+    return replace(node, inputs=before[0].inputs), Move(sources)
+
+
+def _turns(move: Move, given: Sequence[Image], image: Image) -> bool:
+    """Checks whether a move makes a tensor that cannot stream of tokens, or of some channels of an image."""
     if all(map(is_token_layout, given)):
-        return not is_token_layout(made)
-    if not isinstance(move.operator, Move) or len(given) > 1 or not can_stream(given[0]) or can_stream(made):
+        return not is_token_layout(image)
+    if len(given) > 1 or not can_stream(given[0]) or can_stream(image):
         return False
-    return _taken(move.operator.sources, given[0]) is not None
+    return _taken(move.sources, given[0]) is not None
 
 
 def _is_uniform(node: Node) -> bool:
     """Checks whether a node computes the same function of one operand for each element."""
-    if not isinstance(node.operator, Map) or len(node.inputs) != 1:
+    if not isinstance(node.operator, Bound | Lookup | Map) or len(node.inputs) != 1:
         return False
-    return all(o.pixels.size == 1 for o in node.operator.operands if isinstance(o, Constant))
+    constants = node.operator.operands if isinstance(node.operator, Map) else ()
+    return all(o.pixels.size == 1 for o in constants if isinstance(o, Constant))
 
 
 def _taken(sources: Indices, given: Image) -> Indices | None:
@@ -79,14 +104,13 @@ def _taken(sources: Indices, given: Image) -> Indices | None:
     return channels if same and elements.size == len(channels) * given.pixels else None
 
 
-def _swapped(node: Node, move: Node, tensors: dict[str, Tensor]) -> Iterator[Node]:
+def _swapped(node: Node, move: Node, moved: Move, tensors: dict[str, Tensor]) -> Iterator[Node]:
     """Yields the nodes that compute a function before a move: the tokens that are moved, their function, the move.
 
     If the move takes the same channels of all tokens, the function is computed on these channels. Otherwise it is
     computed on the pixels of the moved tensor.
     """
     given = tensors[move.inputs[0]].image
-    moved = move.operator if isinstance(move.operator, Move) else move_in_place(given)
     sources = moved.sources
     channels = _taken(sources, given) if len(move.inputs) == 1 else None
     if channels is None:
@@ -97,11 +121,11 @@ def _swapped(node: Node, move: Node, tensors: dict[str, Tensor]) -> Iterator[Nod
         taken = np.arange(given.pixels)[:, None] * given.channels + channels
         pixel, channel = np.divmod(sources, given.channels)
         place = pixel * len(channels) + np.searchsorted(channels, channel)
-    element, early, names = tensors[node.output].element, f"{node.output}.early", move.inputs
+    early, names = f"{node.output}.early", move.inputs
     alike = replace(tensors[names[0]], shape=image.shape, image=image, in_model=False)
     if channels is None or len(channels) < given.channels:
         yield Node(move.name, move.op_type, Move(taken), names, part := f"{node.output}.taken")
         tensors[part], names = replace(alike, name=part), (part,)
     yield replace(node, inputs=names, output=early)
-    tensors[early] = replace(alike, name=early, element=element)
+    tensors[early] = replace(tensors[node.output], name=early, shape=image.shape, image=image, in_model=False)
     yield Node(move.name, move.op_type, Move(place), (early,), node.output)
