@@ -10,7 +10,7 @@ from onnx import ModelProto
 from benchmarks.programs.block_models import BLOCKS
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
-from raptor.graph.ir import Dot, Graph, Map, Move, Node
+from raptor.graph.ir import Dot, Elementwise, Graph, Map, Move, Node
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.modes.line_streaming import can_stream_product, find_views, line_channel_ranges
 from raptor.target.tensor_layout import Image
@@ -143,6 +143,8 @@ def test_functions_of_codes_are_functions_of_tokens(tmp_path: Path):
     assert line_flow(done.decision).products.keys() == {
         n.output for n in done.graph.nodes if isinstance(n.operator, Dot)
     }
+    functions = [n for n in done.graph.nodes if isinstance(n.operator, Elementwise)]
+    assert all(is_token_layout(done.graph.tensors[n.output].image) for n in functions)
     compare(model)
     check(model, xbar=16, xbars_per_core=4, cores=24)
 
