@@ -8,15 +8,19 @@ import pytest
 from onnx import ModelProto
 
 from benchmarks.programs.block_models import BLOCKS
+from raptor.compiler.pipeline import prepare_graph, rewrite_and_map
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Dot, Elementwise, Graph, Map, Move, Node
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.modes.line_streaming import can_stream_product, find_views, line_channel_ranges
+from raptor.mapping.strategies import ROWS
+from raptor.options import ChipOptions
+from raptor.target.arch import load_chip
 from raptor.target.tensor_layout import Image
 from raptor.transforms.tokens.lay_out_tokens import lay_out_tokens
 from raptor.transforms.tokens.sink_transposes import sink_transposes
-from tests.pipeline import check, chip, line_flow, passes
+from tests.pipeline import check, chip
 from tests.quantised_models import compare, quantise
 from tests.tiny_models import make_model, node, random
 
@@ -68,7 +72,7 @@ def test_a_function_of_turned_keys_is_one_of_the_keys(op_type: str):
     one, two = evaluate_graph(before, given), evaluate_graph(after, given)
     assert one.keys() & two.keys() >= {"k", "s", "y"}
     assert all(np.array_equal(one[name], two[name]) for name in one.keys() & two.keys())
-    check(model, xbar=16, xbars_per_core=4, cores=8)
+    check(model, xbar=(16, 16), xbars_per_core=4, cores=8)
 
 
 def test_keys_of_one_head_are_renamed_and_a_function_of_them_is_one_of_the_keys():
@@ -85,7 +89,7 @@ def test_keys_of_one_head_are_renamed_and_a_function_of_them_is_one_of_the_keys(
     before, after = laid(model)
     assert not streams(before)
     assert streams(after)
-    check(model, xbar=16, xbars_per_core=4, cores=8)
+    check(model, xbar=(16, 16), xbars_per_core=4, cores=8)
 
 
 def test_only_the_channels_that_are_moved_get_the_function():
@@ -110,7 +114,7 @@ def test_others_stay_where_they_are(behind: list[Any], outputs: tuple[str, ...])
     model = attention(*behind, outputs=outputs)
     before, after = laid(model)
     assert after is before
-    check(model, xbar=16, xbars_per_core=4, cores=8)
+    check(model, xbar=(16, 16), xbars_per_core=4, cores=8)
 
 
 @pytest.mark.parametrize("name", ["sdpa", "image_attention"])
@@ -139,12 +143,14 @@ def heads_of_codes(folder: Path) -> ModelProto:
 
 def test_functions_of_codes_are_functions_of_tokens(tmp_path: Path):
     model = heads_of_codes(tmp_path)
-    done = passes(model, mapping="rows", xbar=16, xbars_per_core=4, cores=24)
-    assert line_flow(done.decision).products.keys() == {
-        n.output for n in done.graph.nodes if isinstance(n.operator, Dot)
-    }
-    functions = [n for n in done.graph.nodes if isinstance(n.operator, Elementwise)]
-    assert all(is_token_layout(done.graph.tensors[n.output].image) for n in functions)
+    arch = load_chip(ChipOptions(xbar=(16, 16), xbars_per_core=4, cores=24))
+    done = rewrite_and_map(prepare_graph(load(model).graph, arch), arch, ROWS.without_search())
+    parts = line_channel_ranges(done.graph, arch)
+    views = find_views(done.graph, parts)
+    assert all(can_stream_product(done.graph, n, parts, views) for n in done.graph.nodes if isinstance(n.operator, Dot))
+    names = [n.output for n in done.graph.nodes if isinstance(n.operator, Elementwise)]
+    names += [name for n in done.graph.nodes if n.output in views for name in n.inputs]
+    assert all(is_token_layout(done.graph.tensors[name].image) for name in names)
     compare(model)
     check(model, xbar=16, xbars_per_core=4, cores=24)
 

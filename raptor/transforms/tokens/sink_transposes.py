@@ -25,8 +25,22 @@ def sink_transposes(graph: Graph) -> Graph:
         tensors, nodes = dict(graph.tensors), list[Node]()
         for node in graph.nodes:
             nodes += _swapped(node, *early[node.output], tensors) if node.output in early else (node,)
-        graph = drop_unused_moves(replace(graph, nodes=tuple(nodes), tensors=tensors))
+        made = {node.output: node for node in nodes if node.output in early}
+        graph = drop_unused_moves(replace(graph, nodes=tuple(_joined(n, made) for n in nodes), tensors=tensors))
     return graph
+
+
+def _joined(node: Node, made: Mapping[str, Node]) -> Node:
+    """Returns a move of what another move makes as one move; other nodes as they are. `made`: the other moves."""
+    before = made.get(node.inputs[0]) if len(node.inputs) == 1 else None
+    if before is None or not isinstance(node.operator, Move) or not isinstance(before.operator, Move):
+        return node
+    return replace(node, inputs=before.inputs, operator=_composed(node.operator, before.operator))
+
+
+def _composed(move: Move, before: Move) -> Move:
+    """Returns the move that makes in one step what a move makes of the result of another one."""
+    return Move(np.append(before.sources, -1)[move.sources])
 
 
 def _late_functions(graph: Graph) -> Iterator[tuple[str, tuple[Node, Move]]]:
@@ -71,8 +85,7 @@ def _turned(name: str, graph: Graph, made: Mapping[str, Node]) -> tuple[Node, Mo
     before = _turned(node.inputs[0], graph, made) if len(given) == 1 else None
     if before is None:
         return None
-    sources = np.append(before[1].sources, -1)[move.sources]
-    return replace(node, inputs=before[0].inputs), Move(sources)
+    return replace(node, inputs=before[0].inputs), _composed(move, before[1])
 
 
 def _turns(move: Move, given: Sequence[Image], image: Image) -> bool:
