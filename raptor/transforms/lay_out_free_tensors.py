@@ -265,7 +265,7 @@ class _FreeLayouts:
         yield Image((1, now.elements // pixel, pixel), 2)
 
     def work(self, key: str, image: Image) -> float:
-        """Returns the work with an image for a set, in copies of runs (`_work`) and operations on lines."""
+        """Returns the work with an image for a set, in copies of runs (`count_move_work`) and operations on lines."""
         now = self.chosen.get(key)
         self.chosen[key] = image
         found = sum(self.move_work(node) for node in self.moves.get(key, ()))
@@ -281,7 +281,7 @@ class _FreeLayouts:
         key = self.contents(node), given, made
         if key not in self.known:
             operator = _moved(node, self.graph, given, made)
-            work = _work(operator, given, made) if isinstance(operator, Move) else 0.0
+            work = count_move_work(operator, given, made) if isinstance(operator, Move) else 0.0
             computed = not self.moved.issuperset(node.inputs)
             gathers = computed and made.rows == 1 and max(image.rows for image in given) > MOST_LINES
             self.known[key] = work * (GATHERING if gathers else 1)
@@ -310,7 +310,7 @@ def _moved(node: Node, before: Graph, given: Sequence[Image], made: Image) -> Op
     return Rename() if same else found
 
 
-def _work(move: Move, given: Sequence[Image], made: Image) -> float:
+def count_move_work(move: Move, given: Sequence[Image], made: Image) -> float:
     """Returns the work of a move, in copies of runs: of neighbouring elements of a line that stay neighbours in a line.
 
     A line of the result loads of each line of an operand all between the first and the last pixel that it needs.
