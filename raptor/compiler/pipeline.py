@@ -47,7 +47,6 @@ from raptor.transforms.fuse_horizontally import fuse_horizontally
 from raptor.transforms.fuse_parallel_branches import fuse_parallel_branches
 from raptor.transforms.lay_out_free_tensors import lay_out_free_tensors
 from raptor.transforms.lay_out_matmuls import lay_out_matmuls
-from raptor.transforms.lay_out_states import lay_out_states
 from raptor.transforms.lift_to_2d import lift_to_2d
 from raptor.transforms.reduce_in_place import reduce_in_place
 from raptor.transforms.rewrite_choices import RewriteChoice
@@ -77,7 +76,6 @@ LAYOUT_REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     turn_columns,
     lift_to_2d,
     reduce_in_place,
-    lay_out_states,
 )
 """Rewrites that lay tensors out for streaming; without streaming, they leave the graph as it is."""
 

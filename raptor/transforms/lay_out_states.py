@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from raptor.graph.ir import Graph, Indices, Move, Node, Rename
-from raptor.graph.rearrangement import c_order, make_move
+from raptor.graph.rearrangement import c_order, count_move_work, make_move
 from raptor.graph.streaming_layout import drop_unused_moves
 from raptor.target.tensor_layout import Image
-from raptor.transforms.lay_out_free_tensors import count_move_work
 from raptor.transforms.tokens.token_layouts import moved_from
 
 
