@@ -51,7 +51,7 @@ class _TakenState:
             operands = taken.keys() & {*node.inputs}
             if not operands:
                 continue
-            if not isinstance(node.operator, Move | Rename) or len(node.inputs) > 1:
+            if not isinstance(node.operator, Move | Rename) or len(node.inputs) != 1:
                 read |= dict.fromkeys(sorted(operands))
                 continue
             made, given = (graph.tensors[n].image for n in (node.output, node.inputs[0]))
