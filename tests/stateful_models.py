@@ -103,6 +103,48 @@ def window(rows: int = 5, width: int = 6) -> ModelProto:
     return model(nodes, {"row": (1, 2, 1, width), "rows": shape}, {"y": shape, "rows_out": shape}, constants)
 
 
+def packed_states(units: int = 8, cells: int = 2, *, read_whole: bool = False) -> ModelProto:
+    """Recurrent cells of two vectors each, which are all kept in one tensor: the elements of two vectors alternate.
+
+    With `read_whole`, the model returns a function of the whole state, too.
+    """
+    nodes, constants, below = list[NodeProto](), dict[str, Any](), "x"
+    for cell in range(cells):
+        for part in range(2):
+            ends = {"from": [cell, part], "to": [cell + 1, part + 1]}
+            constants |= {f"{end}{cell}{part}": np.array(numbers) for end, numbers in ends.items()}
+            nodes += [
+                node("Slice", f"state from{cell}{part} to{cell}{part} axes", f"cut{cell}{part}"),
+                node("Squeeze", f"cut{cell}{part} axes", f"old{cell}{part}"),
+            ]
+        constants |= {
+            f"w{cell}": random(units, units, seed=cell) / 3,
+            f"u{cell}": random(units, units, seed=7 + cell) / 3,
+        }
+        nodes += [
+            node("MatMul", f"{below} w{cell}", f"a{cell}"),
+            node("MatMul", f"old{cell}0 u{cell}", f"b{cell}"),
+            node("Add", f"a{cell} b{cell}", f"c{cell}"),
+            node("Tanh", f"c{cell}", f"new{cell}0"),
+            node("Mul", f"old{cell}1 half", f"d{cell}"),
+            node("Add", f"d{cell} new{cell}0", f"new{cell}1"),
+            *(node("Unsqueeze", f"new{cell}{part} axes", f"part{cell}{part}") for part in range(2)),
+            node("Concat", f"part{cell}0 part{cell}1", f"cell{cell}", axis=3),
+        ]
+        below = f"new{cell}0"
+    nodes.append(node("Concat", " ".join(f"cell{cell}" for cell in range(cells)), "next_state", axis=1))
+    nodes.append(node("MatMul", f"{below} last", "y"))
+    for each in nodes:
+        each.name = each.output[0]
+    constants |= {"axes": np.array([1, 3]), "half": np.float32(0.5), "last": random(units, 3, seed=5)}
+    shape = (1, cells, units, 2)
+    outputs = {"y": (1, 3), "next_state": shape}
+    if read_whole:
+        nodes.append(node("Relu", "state", "z"))
+        outputs["z"] = shape
+    return model(nodes, {"x": (1, units), "state": shape}, outputs, constants)
+
+
 def recurrent_image(channels: int = 4, pixels: int = 7) -> ModelProto:
     """A convolution of an image and of its own last result."""
     nodes = [

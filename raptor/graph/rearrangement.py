@@ -15,6 +15,9 @@ from raptor.target.tensor_layout import Image
 MOSTLY = 0.5
 """Smallest share of the pixels of a range that must be needed for a core to load the range at once."""
 
+ELEMENTS_PER_RUN = 32
+"""Number of elements that a core of `bench` loads in about the time of the copy of a short run."""
+
 
 def c_order(shape: Sequence[int], first: int = 0) -> Indices:
     """Returns an array of `shape` whose elements are their own positions in C order, starting at `first`."""
@@ -35,6 +38,28 @@ def make_moves(sources: Sequence[Image], wanted: npt.NDArray[np.integer], result
     number = np.concatenate([*_numbers(sources), np.array([-1])])[np.asarray(wanted, np.int64)]
     pixels = ((image, image.to_pixels(number)) for image in results)
     return [Move(np.ascontiguousarray(found.reshape(image.pixels, image.channels))) for image, found in pixels]
+
+
+def count_move_work(move: Move, given: Sequence[Image], made: Image) -> float:
+    """Returns the work of a move, in copies of runs: of neighbouring elements of a line that stay neighbours in a line.
+
+    A line of the result loads of each line of an operand all between the first and the last pixel that it needs.
+    """
+    lines = [size for image in given for size in [image.width * image.channels] * image.rows]
+    starts, channels = np.cumsum([0, *lines[:-1]]), np.repeat([i.channels for i in given], [i.rows for i in given])
+    element, row = move.sources.reshape(-1), np.repeat(np.arange(made.rows), made.width * made.channels)
+    taken = element >= 0
+    element, row = element[taken], row[taken]
+    line = np.searchsorted(starts, element, side="right") - 1
+    new = (np.diff(line) != 0) | (np.diff(row) != 0)
+    repeats = np.diff(element) == 0
+    runs = np.count_nonzero(~repeats & (new | (np.diff(element) != 1))) + np.count_nonzero(repeats & new) + 1
+    pairs, pair = np.unique(row * len(starts) + line, return_inverse=True)
+    low, high = np.full(len(pairs), made.elements + starts[-1] + lines[-1]), np.zeros(len(pairs), np.int64)
+    np.minimum.at(low, pair, (element - starts[line]) // channels[line])
+    np.maximum.at(high, pair, (element - starts[line]) // channels[line])
+    loaded = ((high + 1 - low) * channels[pairs % len(starts)]).sum()
+    return float(runs + loaded / ELEMENTS_PER_RUN)
 
 
 def _numbers(sources: Sequence[Image]) -> list[Indices]:

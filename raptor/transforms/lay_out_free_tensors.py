@@ -7,11 +7,12 @@ layout that streams with the least work: a move copies runs of neighbouring elem
 operations for each line.
 
 Vectors between fully connected layers are free, too, if much work makes them. A layer then reads a copy: each of its
-cores gathers the elements that its matrices multiply.
+cores gathers the elements that its matrices multiply. At last, states that are only taken apart get the layouts of
+their next values (`lay_out_states`).
 """
 
 from collections import Counter
-from collections.abc import Container, Hashable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
@@ -21,9 +22,10 @@ from raptor.common.union_find import DisjointSets
 from raptor.graph.constant_arrays import drop_repetitions
 from raptor.graph.ir import Bound, Constant, Filter, Graph, Indices, Lookup, Map, Move, Node, Operator, Rename
 from raptor.graph.layers import is_dense
-from raptor.graph.rearrangement import make_move
+from raptor.graph.rearrangement import count_move_work, make_move
 from raptor.graph.streaming_layout import MOST_LINES, can_stream, drop_unused_moves
 from raptor.target.tensor_layout import Image
+from raptor.transforms.lay_out_states import lay_out_states
 from raptor.transforms.tokens.token_layouts import moved_from
 
 _Moved = tuple[Hashable, tuple[Image, ...], Image]
@@ -54,9 +56,6 @@ ELEMENTS_PER_TILE = 128
 ELEMENTS_PER_FUNCTION = 64
 """Number of elements for which an element-wise function on `bench` takes about the time of the copy of a short run."""
 
-ELEMENTS_PER_RUN = 32
-"""Number of elements that a core of `bench` loads in about the time of the copy of a short run."""
-
 GATHERING = 1.2
 """Factor on the work of a move that makes one line of many computed lines, which end the work line by line.
 
@@ -71,8 +70,11 @@ ROUNDS = 3
 def lay_out_free_tensors(graph: Graph) -> Graph:
     """Returns the graph with its free tensors laid out. A graph without such tensors is returned as it is."""
     images = _FreeLayouts(_with_copies(graph)).images()
-    if not images:
-        return graph
+    return lay_out_states(_laid_out(graph, images) if images else graph)
+
+
+def _laid_out(graph: Graph, images: Mapping[str, Image]) -> Graph:
+    """Returns the graph with new images of some tensors, by name."""
     graph = _with_copies(graph, images)
     tensors = {n: replace(t, image=images.get(n, t.image)) for n, t in graph.tensors.items()}
     changed = replace(graph, tensors=tensors)
@@ -265,7 +267,7 @@ class _FreeLayouts:
         yield Image((1, now.elements // pixel, pixel), 2)
 
     def work(self, key: str, image: Image) -> float:
-        """Returns the work with an image for a set, in copies of runs (`_work`) and operations on lines."""
+        """Returns the work with an image for a set, in copies of runs (`count_move_work`) and operations on lines."""
         now = self.chosen.get(key)
         self.chosen[key] = image
         found = sum(self.move_work(node) for node in self.moves.get(key, ()))
@@ -281,7 +283,7 @@ class _FreeLayouts:
         key = self.contents(node), given, made
         if key not in self.known:
             operator = _moved(node, self.graph, given, made)
-            work = _work(operator, given, made) if isinstance(operator, Move) else 0.0
+            work = count_move_work(operator, given, made) if isinstance(operator, Move) else 0.0
             computed = not self.moved.issuperset(node.inputs)
             gathers = computed and made.rows == 1 and max(image.rows for image in given) > MOST_LINES
             self.known[key] = work * (GATHERING if gathers else 1)
@@ -308,28 +310,6 @@ def _moved(node: Node, before: Graph, given: Sequence[Image], made: Image) -> Op
     stays = np.array_equal(found.sources.reshape(-1), np.arange(made.elements))
     same = stays and len(given) == 1 and given[0].has_pixels_of(made)
     return Rename() if same else found
-
-
-def _work(move: Move, given: Sequence[Image], made: Image) -> float:
-    """Returns the work of a move, in copies of runs: of neighbouring elements of a line that stay neighbours in a line.
-
-    A line of the result loads of each line of an operand all between the first and the last pixel that it needs.
-    """
-    lines = [size for image in given for size in [image.width * image.channels] * image.rows]
-    starts, channels = np.cumsum([0, *lines[:-1]]), np.repeat([i.channels for i in given], [i.rows for i in given])
-    element, row = move.sources.reshape(-1), np.repeat(np.arange(made.rows), made.width * made.channels)
-    taken = element >= 0
-    element, row = element[taken], row[taken]
-    line = np.searchsorted(starts, element, side="right") - 1
-    new = (np.diff(line) != 0) | (np.diff(row) != 0)
-    repeats = np.diff(element) == 0
-    runs = np.count_nonzero(~repeats & (new | (np.diff(element) != 1))) + np.count_nonzero(repeats & new) + 1
-    pairs, pair = np.unique(row * len(starts) + line, return_inverse=True)
-    low, high = np.full(len(pairs), made.elements + starts[-1] + lines[-1]), np.zeros(len(pairs), np.int64)
-    np.minimum.at(low, pair, (element - starts[line]) // channels[line])
-    np.maximum.at(high, pair, (element - starts[line]) // channels[line])
-    loaded = ((high + 1 - low) * channels[pairs % len(starts)]).sum()
-    return float(runs + loaded / ELEMENTS_PER_RUN)
 
 
 def _count_runs(sources: Indices) -> int:

@@ -18,6 +18,7 @@ from tests.stateful_models import (
     cached_convolution,
     counted,
     exchanged,
+    packed_states,
     recurrent_image,
     recurrent_step,
     window,
@@ -37,6 +38,7 @@ MODELS: dict[str, tuple[ModelProto, dict[str, str]]] = {
     "window": (window(), {"rows": "rows_out"}),
     "image": (recurrent_image(), {"state": "next_state"}),
     "counter": (counted(), {"n": "n_out"}),
+    "packed": (packed_states(), {"state": "next_state"}),
     **{kind: exchanged(kind) for kind in ("kept", "delayed", "swapped", "shifted")},
 }
 
