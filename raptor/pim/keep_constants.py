@@ -45,8 +45,15 @@ def keep_constants(program: PimProgram, graph: SpatialGraph, memory: GlobalMemor
         if chosen.any():
             once = core.steps.select(np.flatnonzero(chosen))
             init = once if core.init is None else core.init.followed_by(once)
-            cores[i] = replace(core, init=init, steps=core.steps.select(np.flatnonzero(~chosen)))
+            left = core.steps.select(np.flatnonzero(~chosen))
+            cores[i] = replace(core, init=init, steps=left, carried=_written(left, core.carried))
     return replace(program, cores=cores, traces=tuple(_renumbered(trace, numbers) for trace in program.traces))
+
+
+def _written(steps: StepColumns, carried: Ints) -> Ints:
+    """Returns the carried buffers that steps write for each sample. What none writes keeps its value: it is resident."""
+    uses = steps.uses()
+    return np.intersect1d(carried, uses.buffer[uses.role != OPERAND])
 
 
 def _are_plain(forms: FormTable) -> Bools:

@@ -172,6 +172,9 @@ def _check_kept(core: CoreProgram) -> None:
     kept[core.resident] = True
     kept[core.carried] = False
     reads = uses.role == OPERAND
+    for buffer in np.setdiff1d(core.carried, uses.buffer[~reads])[:1].tolist():
+        message = f"%{steps.buffers.name(buffer)} is read for an older sample, but no step of a sample writes it"
+        raise PimError(message, core=core.core)
     np.maximum.at(last_read, uses.buffer[reads], uses.step[reads])
     writes = np.flatnonzero(kept[uses.buffer] & ~reads)
     step, buffer = uses.step[writes], uses.buffer[writes]

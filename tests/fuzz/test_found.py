@@ -33,6 +33,7 @@ from raptor.target import arch as architectures
 from raptor.target import encoding, isa
 from raptor.target.arch.pimsim_schema import ArchFile
 from raptor.tools.cli import app
+from tests.fuzz import memory
 from tests.fuzz.campaign import Draw
 from tests.fuzz.graphs import GRAPHS
 from tests.fuzz.mutations import seal
@@ -681,3 +682,11 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("numba.core.caching.FunctionCache.save_overload", full)
     doubled = kernel(lambda x: x + x)
     assert [doubled(3), doubled(0.5)] == [6, 1.0]
+
+
+def test_a_constant_that_stays_is_there_for_older_samples(tmp_path: Path):
+    """A pass reads the constant for an older sample first, but no step of a pass writes it any more."""
+    case, stored = memory.made(177, 5), tmp_path / "mapping.json"
+    memory.compiled(case, stored)
+    out = memory.with_stages(case, stored, 7852.0, 0, "slices").save(tmp_path / "out")
+    assert validate(out, samples=6, seed=177).passed

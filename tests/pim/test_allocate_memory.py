@@ -136,6 +136,16 @@ def test_a_buffer_in_the_way_of_a_carried_one_is_refused():
         verify_pim(replace(late, cores={0: replace(late.cores[0], addresses=core.addresses, local_bytes=11)}), ARCH)
 
 
+def test_a_carried_buffer_that_no_step_writes_is_refused():
+    """It would keep its value for all samples, as a resident one does, but its memory would be free between its uses."""
+    before, kept, _ = resting()
+    core = before.cores[0]
+    assert core.steps.buffers.values[int(core.carried[0])].name == kept.name
+    once = replace(core, steps=core.steps.select(np.arange(3)))
+    with pytest.raises(VerifyError, match="no step of a sample writes it"):
+        verify_pim(replace(before, cores={0: once}), ARCH)
+
+
 def test_a_core_without_work_needs_no_memory():
     assert allocate(program(), ARCH).cores[0].local_bytes == 0
 
