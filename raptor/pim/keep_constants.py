@@ -51,7 +51,7 @@ def keep_constants(program: PimProgram, graph: SpatialGraph, memory: GlobalMemor
 
 
 def _written(steps: StepColumns, carried: Ints) -> Ints:
-    """Returns the carried buffers that steps write for each sample. What none writes keeps its value: it is resident."""
+    """Returns the carried buffers that steps write for each sample; what none writes is resident."""
     uses = steps.uses()
     return np.intersect1d(carried, uses.buffer[uses.role != OPERAND])
 

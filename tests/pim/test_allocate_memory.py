@@ -137,7 +137,7 @@ def test_a_buffer_in_the_way_of_a_carried_one_is_refused():
 
 
 def test_a_carried_buffer_that_no_step_writes_is_refused():
-    """It would keep its value for all samples, as a resident one does, but its memory would be free between its uses."""
+    """It would keep its value for all samples, but its memory would be free between its uses."""
     before, kept, _ = resting()
     core = before.cores[0]
     assert core.steps.buffers.values[int(core.carried[0])].name == kept.name
