@@ -191,17 +191,20 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
     with CheckedThreadPool(1) as pool:
         lines = FEW_LINES if elements <= MOST_SMALL_ELEMENTS else MOST_LINES if knobs.stages == 1 else STAGED_LINES
         search = _Search(mapper, knobs, GraphFacts(graph, arch, streams=True), knobs.latency, lines, pool)
-        phases = any(number_phases(graph).values())
-        if not chains and knobs.latency and phases:
+        phases = not chains and any(number_phases(graph).values())
+        if knobs.latency and phases:
             search.compare_phases()
         corrections = search.correct(search.knobs)
-        if not chains and knobs.latency and not phases:
+        if chains:
+            corrections = search.leave_chains(corrections)
+            chains = bool(search.knobs.chains)
+        elif knobs.latency and not phases:
             search.correct(replace(search.knobs, latency=0.0))
         if not knobs.latency:
             search.align_lanes(corrections)
         search.use_lanes(corrections)
-        if not chains and not knobs.moves:
-            search.spread_moves()
+        if not search.best.knobs.moves:
+            search.spread_moves(search.best)
         if search.best.knobs.moves and phases:
             search.regroup_phases()
         for factor in () if chains else PRODUCT_FACTORS:
@@ -302,6 +305,24 @@ class _Search:
                 break
         return found
 
+    def leave_chains(self, corrections: Mapping[str, float]) -> Mapping[str, float]:
+        """Evaluates decisions in which layers of tokens form no chains; goes on from the best one.
+
+        Moves with much work behind them have cores of their own there, too. Returns the corrections of the decision to
+        go on from. `corrections`: of work beside chains.
+        """
+        known = len(self.evaluated)
+        self.correct(replace(self.knobs, chains=0.0))
+        found = (each.result() for each in self.evaluated[known:])
+        single = min(found, key=lambda each: each.cost(self.latency), default=None)
+        if single is not None:
+            self.spread_moves(single)
+        best = self.best
+        if best.knobs.chains:
+            return corrections
+        self.knobs = best.knobs
+        return best.corrections
+
     def use_lanes(self, corrections: Mapping[str, float]) -> None:
         """Evaluates decisions in which layers have the lanes that suit each: by planned work, else by corrected work.
 
@@ -312,17 +333,19 @@ class _Search:
         if self.best is best:
             self.correct(knobs, corrections)
 
-    def spread_moves(self) -> None:
-        """Evaluates decisions in which moves of computed tensors have cores of their own; goes on from a better one.
+    def spread_moves(self, first: EvaluatedDecision) -> None:
+        """Evaluates decisions like `first` in which moves of computed tensors have cores of their own.
 
         They have if the work behind one is a part of the interval; fewer moves are tried first (`SHARES_OF_MOVES`).
+        Decisions that gain too little (`WORTH_SPREADING`) are forgotten.
         """
-        first, known = self.best, len(self.evaluated)
+        known = len(self.evaluated)
         for share in SHARES_OF_MOVES:
             least_ns = share * first.interval_ns
             if self.mapper.with_moves(least_ns).spread.moves:
                 self.correct(replace(first.knobs, moves=least_ns))
-            if self.best.cost(self.latency) <= WORTH_SPREADING * first.cost(self.latency):
+            costs = (self.cost_beside(first, found.result()) for found in self.evaluated[known:])
+            if min(costs, default=math.inf) <= WORTH_SPREADING * first.cost(self.latency):
                 self.steps = 0
                 return
             del self.evaluated[known:]
@@ -486,4 +509,6 @@ def _placed_cores(decision: Decision, key: str) -> frozenset[int]:
     if isinstance(layer, LineUnfolding):
         return frozenset(layer.cores)
     assert isinstance(decision.flow, LineFlow)
+    if key in decision.flow.products:
+        return frozenset(decision.flow.products[key].cores)
     return frozenset(core for _, core in decision.flow.loaders.get(key, ()))

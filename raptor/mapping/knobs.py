@@ -79,11 +79,12 @@ class TuningKnobs:
     line_latency: float = 0.0
     stages: float = 1.0
     moves: float = 0.0
+    chains: float = 1.0
 
 
 DEFAULT_KNOBS = TuningKnobs()
 
-MAY_BE_0 = "latency", "neighbours", "aligned_lines", "line_latency", "moves"
+MAY_BE_0 = "latency", "neighbours", "aligned_lines", "line_latency", "moves", "chains"
 """Knobs that turn something off if they are 0."""
 
 

@@ -7,10 +7,10 @@ the slowest one gets its next option, until the cores are used up.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from raptor.mapping.decision import FullyConnected, KernelUnfolding, renumber_record
+from raptor.mapping.decision import DotGrid, FullyConnected, KernelUnfolding, renumber_record
 from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan
 
-WholeLayer = KernelUnfolding | FullyConnected
+WholeLayer = KernelUnfolding | FullyConnected | DotGrid
 
 
 @dataclass(frozen=True, slots=True)
