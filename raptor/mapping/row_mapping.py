@@ -298,7 +298,7 @@ def _beside_tokens(task: _MappingTask, stages: TokenStages) -> tuple[_Placed, To
 
     The slowest of the other layers gets more cores as long as that lowers interval x latency; its time counts in both.
     """
-    graph, arch, knobs = task.graph, task.arch, task.knobs
+    arch, knobs = task.arch, task.knobs
     plans = {key: found for key, found in task.plans.items() if key not in _loaded_tokens(task)}
     division: CoreDivision | None = _fewest_cores(task, plans, task.layers.keys() | stages.keys)
     tried: list[tuple[float, CoreDivision, TokenCores]] = []

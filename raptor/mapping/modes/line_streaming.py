@@ -159,11 +159,14 @@ def find_gathers(graph: Graph, parts: Mapping[str, ChannelRanges]) -> dict[str, 
     some pixels. `parts`: see `line_channel_ranges`.
     """
     views, readers = find_views(graph, parts), graph.readers()
+    attends = any(isinstance(node.operator, Dot) for node in graph.nodes)
     found: dict[str, Node] = {}
     for node in graph.nodes:
         read = readers.get(node.output, ())
         if isinstance(node.operator, Take):
-            chosen = node.output in parts
+            # The layers of a decoder take the mask and the angles of a step from tables where they need them.
+            alone = attends and graph.tensors[node.output].image.pixels == 1
+            chosen = node.output in parts and not alone
         elif node.output in views:
             chosen = _cuts_vector(graph, node, read) or _repeats_pixel(graph, node, read)
         else:
