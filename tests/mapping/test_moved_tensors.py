@@ -20,6 +20,7 @@ from benchmarks.programs.slow_models import (
     points,
     repeated_vector,
     softmax_pixels,
+    state_space,
 )
 from raptor.compiler.pipeline import MappedGraph, prepare_graph, rewrite_and_map
 from raptor.frontend import load
@@ -58,6 +59,7 @@ def model_of(name: str) -> Any:
         "repeated_vector": lambda: repeated_vector(builder, 24, 32),
         "points": lambda: points(builder, 256),
         "coordinates": lambda: coordinates(builder, 512, 2),
+        "state_space": lambda: state_space(builder, 8, 32, 8),
     }
     return builder.finish(name, built[name]())
 
@@ -73,6 +75,7 @@ def mapped(model: Any) -> MappedGraph:
         *(("one_hot", 2), ("group_moments", 2), ("harmonics", 2), ("pixel_classes", 3), ("softmax_pixels", 2)),
         *(("octaves", 2), ("octaves_harmonics", 2), ("interleaved_signals", 2)),
         *(("key_points", 2), ("attentive_pool", 3), ("repeated_vector", 2), ("points", 2), ("coordinates", 2)),
+        ("state_space", 5),
     ],
 )
 def test_no_core_does_most_of_the_work(name: str, times: float):

@@ -97,6 +97,22 @@ def test_one_channel_stays():
     assert channels(found.graph) == [1, 4]
 
 
+def test_constants_of_zeros_between_channels_are_dropped():
+    """As exporters write a Fourier transform of real numbers, which all have 0 as their imaginary part."""
+    nodes = [
+        node("Concat", "x zeros x", "c", axis=1),
+        node("Conv", "c w", "y", name="layer"),
+    ]
+    given = {"zeros": np.zeros((1, 3, 2, 2), np.float32), "w": random(6, 11, 1, 1)}
+    model = make_model(nodes, {"x": (1, 4, 2, 2)}, ["y"], given)
+    graph = load(model).graph
+    found = drop(graph).graph
+    (layer,) = [each.operator for each in found.nodes if isinstance(each.operator, Filter)]
+    assert layer.in_channels == 8
+    x = random(1, 4, 2, 2, seed=5)
+    assert np.allclose(*(evaluate_graph(each, {"x": x})["y"] for each in (graph, found)), rtol=1e-5)
+
+
 def test_channels_stay_if_their_place_keeps_blocks_apart():
     """Blocks of 8 x 8 of the first layer end where crossbars do; without a channel they would not."""
     hidden = np.kron(np.eye(4, dtype=np.float32), random(8, 8)).astype(np.float32)
