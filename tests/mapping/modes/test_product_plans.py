@@ -21,14 +21,14 @@ def attention() -> ModelProto:
     shape = {"heads": [1, TOKENS, HEADS, WIDTH // HEADS], "whole": [1, TOKENS, WIDTH]}
     nodes = [
         *(node("MatMul", f"x {name}w", f"{name}l", name=name) for name in "qkv"),
-        *(node("Reshape", f"{name}l heads", f"{name}r") for name in "qkv"),
-        *(node("Transpose", f"{name}r", f"{name}t", perm=[0, 2, 1, 3]) for name in "qv"),
-        node("Transpose", "kr", "kt", perm=[0, 2, 3, 1]),
+        *(node("Reshape", f"{name}l heads", f"{name}r", name=f"split_{name}") for name in "qkv"),
+        *(node("Transpose", f"{name}r", f"{name}t", name=f"turn_{name}", perm=[0, 2, 1, 3]) for name in "qv"),
+        node("Transpose", "kr", "kt", name="turn_k", perm=[0, 2, 3, 1]),
         node("MatMul", "qt kt", "s", name="scores"),
         node("Softmax", "s", "p", axis=-1),
         node("MatMul", "p vt", "m", name="means"),
-        node("Transpose", "m", "t", perm=[0, 2, 1, 3]),
-        node("Reshape", "t whole", "o"),
+        node("Transpose", "m", "t", name="back", perm=[0, 2, 1, 3]),
+        node("Reshape", "t whole", "o", name="joined"),
         node("MatMul", "o ow", "y", name="projection"),
     ]
     constants = {f"{name}w": random(WIDTH, WIDTH, seed=i) for i, name in enumerate("qkvo")}
