@@ -7,7 +7,7 @@ gets its next faster grid of cores, as long as cores are left. `raptor.mapping.d
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from operator import itemgetter
 
@@ -75,6 +75,7 @@ class _MappingTask:
 
     Layers lose their plans if the chip is too small. gathers: see `RowMapper.gathers`; `inputs` has their plans. whole:
     see `RowMapper.whole_options`. products: options of products of two computed tensors that have cores of their own.
+    spread: moves of computed tensors that have, too (`SpreadMoves.moves`).
     """
 
     graph: Graph
@@ -84,7 +85,8 @@ class _MappingTask:
     inputs: dict[str, list[LayerPlan]]
     gathers: Mapping[str, tuple[Node, ...]]
     whole: WholeOptions
-    products: Mapping[str, list[CoreOption]] = field(default_factory=dict[str, list[CoreOption]])
+    products: Mapping[str, list[CoreOption]]
+    spread: Collection[str]
 
     @property
     def plans(self) -> dict[str, list[LayerPlan]]:
@@ -274,8 +276,8 @@ class RowMapper:
         }
 
         def task_of(layers: dict[str, list[LayerPlan]]) -> _MappingTask:
-            options = self.whole_options
-            return _MappingTask(self.graph, self.arch, knobs, layers, inputs, self.gathers, options, products)
+            given = self.whole_options, products, self.spread.moves.keys()
+            return _MappingTask(self.graph, self.arch, knobs, layers, inputs, self.gathers, *given)
 
         if self.stages is not None:
             task = task_of(layers(self.stages.keys))
@@ -321,10 +323,9 @@ def _beside_tokens(task: _MappingTask, stages: TokenStages) -> tuple[_Placed, To
 
 
 def _loaded_tokens(task: _MappingTask) -> set[str]:
-    """Returns the tokens that are loaded or looked up, and not moved: the first chain has them, too."""
-    graph = task.graph
-    moved = {name for name, nodes in task.gathers.items() if not {*graph.inputs}.issuperset(nodes[0].inputs)}
-    return {name for name in task.inputs if is_token_layout(graph.tensors[name].image) and name not in moved}
+    """Returns the tokens that are loaded, looked up or gathered: the first chain has them, too."""
+    images = task.graph.tensors
+    return {n for n in task.inputs if is_token_layout(images[n].image) and n not in task.spread}
 
 
 def _numbered(

@@ -29,9 +29,10 @@ def drop_dead_features(graph: Graph, arch: Target) -> SelectedChannels:
     """Returns the graph without dead channels of tensors that were laid out for streaming.
 
     There, the features of a sequence are channels, which in the imported graph are pixels of a line: bands of a
-    spectrum that no filter reads, or zeros between real numbers. Graphs with integers stay: their requantisations are chosen for all channels.
+    spectrum that no filter reads, or zeros between real numbers. Graphs with integers stay: their requantisations are
+    chosen for all channels.
     """
-    if graph.arithmetic != "float" or not (_has_zeros(graph) or _leaves_out(graph) or _holds_zeros(graph)):
+    if graph.arithmetic != "float" or not any(test(graph) for test in (_has_zeros, _leaves_out, _holds_zeros)):
         return select_channels(graph, {})
     return _without_dead(graph, arch)
 
