@@ -49,11 +49,8 @@ class GraphFacts:
         self.critical, self.sunk = find_critical_positions(graph), find_sunk_maps(graph)
         self.readers = graph.readers()
         self.tile = graph_tile_channels(graph, self.arch)
-        self.turns = {name: turn for turn, name in enumerate(graph.inputs)}
-        for turn, node in enumerate(graph.nodes, len(graph.inputs)):
-            # A view is there as soon as what it shows.
-            given = [self.turns[name] for name in node.inputs] if node.output in views else ()
-            self.turns[node.output] = max(given, default=turn)
+        made = (*graph.inputs, *(node.output for node in graph.nodes))
+        self.turns = {name: turn for turn, name in enumerate(made)}
         for node in graph.nodes:
             if isinstance(node.operator, Filter):
                 self.steps[filter_key(node)].append(node.output)

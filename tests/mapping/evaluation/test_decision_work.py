@@ -194,26 +194,3 @@ def test_every_random_graph_is_evaluated() -> None:
     for name, times in found.items():
         assert 0 <= times.bounds.least_interval_ns <= times.interval_ns * 1.0001 + 1, name
         assert times.interval_ns <= times.latency_ns * 1.5 + 1, name
-
-
-def test_a_state_stays_on_its_core_though_each_step_reads_another_pixel() -> None:
-    """A view is there as soon as what it shows, so the state comes later, and functions run where that is."""
-    nodes, state = [node("MatMul", "x w", "a", name="layer")], ""
-    for step in range(4):
-        nodes.append(node("Gather", f"a {step}", f"g{step}", name=f"pick{step}", axis=1))
-        if state:
-            nodes.append(node("Add", f"{state} g{step}", f"s{step}", name=f"add{step}"))
-            nodes.append(node("Tanh", f"s{step}", f"h{step}", name=f"tanh{step}"))
-        state = f"h{step}" if state else f"g{step}"
-    nodes[-1].output[0] = "y"
-    given = {"w": random(8, 8)} | {str(step): np.array(step) for step in range(4)}
-    done = passes(make_model(nodes, {"x": (1, 4, 8)}, {"y": 2}, given), mapping="rows", cores=16, xbar=16)
-    wanted, found = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
-    for compute, core in zip(done.spatial.computes, done.partition.cores, strict=True):
-        wanted[compute.node].add(core)
-    names = {each.output: each.name for each in done.chosen.nodes}
-    for work in decision_work(done.chosen, done.decision, done.arch):
-        found[names.get(work.name, work.name)].update(core for core, ns in work.compute_ns.items() if ns)
-    added = [name for name in wanted if name.startswith("add")]
-    assert len(added) == 3
-    assert {name: found[name] for name in added} == {name: wanted[name] for name in added}

@@ -108,10 +108,11 @@ def test_a_decision_gives_cores_to_moves_that_can_have_some(found: Passes):
 
 
 def tokens(reader: str) -> Graph:
-    """Tokens of four channels, cut to pieces of two; what reads the pieces is a function or a layer."""
+    """Every other token of a sequence; what reads it is a function or a layer."""
     last = {"function": node("Exp", "r", "y"), "layer": node("MatMul", "r w", "y", name="after")}[reader]
-    nodes = [node("MatMul", "x v", "a", name="before"), node("Reshape", "a shape", "r"), last]
-    given = {"v": random(4, 4), "w": random(2, 3), "shape": np.array([1, 24, 2])}
+    nodes = [node("MatMul", "x v", "a", name="before"), node("Slice", "a zero end one two", "r"), last]
+    given = {"v": random(4, 4), "w": random(4, 3)}
+    given |= {name: np.array([value]) for name, value in {"zero": 0, "end": 12, "one": 1, "two": 2}.items()}
     return passes(make_model(nodes, {"x": (1, 12, 4)}, {"y": 3}, given), mapping="rows", **CHIP).chosen
 
 
