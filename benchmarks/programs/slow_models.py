@@ -531,15 +531,17 @@ def state_space(b: BlockBuilder, steps: int, width: int, states: int) -> str:
     Each step scales all states, adds the token's share, and multiplies the states of each channel by a computed vector.
     """
     x = dense(b, b.input("x", 1, steps, width), width, width)
-    pace = b.op("Softplus", dense(b, x, width, width))
-    kept = b.op("Exp", b.op("Mul", b.op("Unsqueeze", pace, b.ints(3)), b.weights(width, states)))
+    pace = b.op("Transpose", b.op("Softplus", dense(b, x, width, width)), perm=[0, 2, 1])
+    kept = b.op("Exp", b.op("Mul", b.op("Unsqueeze", pace, b.ints(3)), b.weights(1, width, 1, states)))
     given, read = (dense(b, x, width, states) for _ in range(2))
-    added = b.op("Mul", b.op("Unsqueeze", b.op("Mul", pace, x), b.ints(3)), b.op("Unsqueeze", given, b.ints(2)))
+    scaled = b.op("Mul", pace, b.op("Transpose", x, perm=[0, 2, 1]))
+    added = b.op("Mul", b.op("Unsqueeze", scaled, b.ints(3)), b.op("Unsqueeze", given, b.ints(1)))
     found, state = list[str](), ""
     for step in range(steps):
-        decay, share, asked = (b.op("Gather", each, b.const(np.array(step)), axis=1) for each in (kept, added, read))
+        decay, share = (b.op("Gather", each, b.const(np.array(step)), axis=2) for each in (kept, added))
+        asked = b.op("Unsqueeze", b.op("Gather", read, b.const(np.array(step)), axis=1), b.ints(2))
         state = b.op("Add", b.op("Mul", decay, state), share) if state else share
-        found.append(b.op("MatMul", state, b.op("Unsqueeze", asked, b.ints(2))))
+        found.append(b.op("MatMul", state, asked))
     return dense(b, b.op("Transpose", b.op("Concat", *found, axis=2), perm=[0, 2, 1]), width, width)
 
 
