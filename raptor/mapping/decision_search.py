@@ -341,16 +341,18 @@ class _Search:
         """Evaluates decisions like `first` in which moves of computed tensors have cores of their own.
 
         They have if the work behind one is a part of the interval; fewer moves are tried first (`SHARES_OF_MOVES`).
-        Decisions that gain too little (`WORTH_SPREADING`) are forgotten.
+        Decisions that gain too little (`WORTH_SPREADING`) are forgotten; one that gains enough is gone on from.
         """
         known = len(self.evaluated)
         for share in SHARES_OF_MOVES:
             least_ns = share * first.interval_ns
             if self.mapper.with_moves(least_ns).spread.moves:
                 self.correct(replace(first.knobs, moves=least_ns))
-            costs = (self.cost_beside(first, found.result()) for found in self.evaluated[known:])
-            if min(costs, default=math.inf) <= WORTH_SPREADING * first.cost(self.latency):
+            found = (each.result() for each in self.evaluated[known:])
+            best = min(found, key=lambda each: self.cost_beside(first, each), default=first)
+            if self.cost_beside(first, best) <= WORTH_SPREADING * first.cost(self.latency):
                 self.steps = 0
+                self.spread_moves(best)
                 return
             del self.evaluated[known:]
 

@@ -59,7 +59,7 @@ def model_of(name: str) -> Any:
         "repeated_vector": lambda: repeated_vector(builder, 24, 32),
         "points": lambda: points(builder, 256),
         "coordinates": lambda: coordinates(builder, 512, 2),
-        "state_space": lambda: state_space(builder, 8, 32, 8),
+        "state_space": lambda: state_space(builder, 16, 64, 8),
     }
     return builder.finish(name, built[name]())
 
@@ -75,7 +75,7 @@ def mapped(model: Any) -> MappedGraph:
         *(("one_hot", 2), ("group_moments", 2), ("harmonics", 2), ("pixel_classes", 3), ("softmax_pixels", 2)),
         *(("octaves", 2), ("octaves_harmonics", 2), ("interleaved_signals", 2)),
         *(("key_points", 2), ("attentive_pool", 3), ("repeated_vector", 2), ("points", 2), ("coordinates", 2)),
-        ("state_space", 5),
+        ("state_space", 2),
     ],
 )
 def test_no_core_does_most_of_the_work(name: str, times: float):
