@@ -16,7 +16,7 @@ from raptor.graph.ir import Graph, Move, Node
 from raptor.graph.layers import graph_tile_channels
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.bin_packing import pack_layers
-from raptor.mapping.allocation.core_division import CoreDivision, CoreOption, WholeLayer, plan_options
+from raptor.mapping.allocation.core_division import CoreDivision, CoreOption, UnitRecord, WholeLayer, plan_options
 from raptor.mapping.allocation.latency_rebalancing import rebalance_cores
 from raptor.mapping.allocation.pair_sharing import share_in_pairs
 from raptor.mapping.allocation.phase_sharing import PhaseSharing, number_phases
@@ -62,8 +62,8 @@ MOST_FAILED_GROWTHS = 3
 """Number of times that the slowest layer beside a transformer gets more cores without an improvement."""
 
 
-_Placed = tuple[dict[str, WholeLayer], dict[str, PlacedPlan]]
-"""Layers that do not stream, and a plan with cores for each layer by line and each input."""
+_Placed = tuple[dict[str, UnitRecord], dict[str, PlacedPlan]]
+"""Layers that do not stream and products, and a plan with cores for each layer by line and each input."""
 
 WholeOptions = Callable[[frozenset[str], float], tuple[list[list[CoreOption]], float]]
 """(layers by line, weight) -> options of the layers that do not stream (`whole_options`)."""
@@ -166,7 +166,7 @@ class RowMapper:
         return line_channel_ranges(self.graph, self.arch)
 
     def _product_times(
-        self, options: Mapping[str, list[CoreOption]], chosen: Mapping[str, WholeLayer]
+        self, options: Mapping[str, list[CoreOption]], chosen: Mapping[str, UnitRecord]
     ) -> Iterator[tuple[str, float]]:
         """Yields (name, planned time in ns of a core) of the products that have cores of their own."""
         for name, front in options.items():
@@ -329,7 +329,7 @@ def _loaded_tokens(task: _MappingTask) -> set[str]:
 
 
 def _numbered(
-    task: _MappingTask, whole: dict[str, WholeLayer], placed: dict[str, PlacedPlan], tokens: TokenCores
+    task: _MappingTask, whole: Mapping[str, UnitRecord], placed: dict[str, PlacedPlan], tokens: TokenCores
 ) -> LineDecision:
     """Assembles layers and flow. The cores of `tokens` are renumbered to follow the cores of `placed`."""
     arch, images = task.arch, task.graph.tensors
@@ -360,12 +360,12 @@ def _first_free(placed: dict[str, PlacedPlan]) -> int:
     return 1 + max((core for p in placed.values() for core in p.cores), default=-1)
 
 
-def renumber_layers(layers: dict[str, WholeLayer], first: int) -> dict[str, WholeLayer]:
+def renumber_layers(layers: Mapping[str, UnitRecord], first: int) -> dict[str, UnitRecord]:
     """Returns layers whose cores have numbers larger by `first`."""
     return {key: renumber_record(layer, first.__add__) for key, layer in layers.items()}
 
 
-def _fit(task: _MappingTask) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]] | None:
+def _fit(task: _MappingTask) -> _Placed | None:
     """Returns the layers that do not stream, and a plan with cores for each streamed layer and input; else None.
 
     Layers have cores of their own if there are enough, unless sharing is faster. If there are not enough, distant
@@ -418,9 +418,7 @@ def _share_cores(task: _MappingTask, division: CoreDivision) -> CoreDivision:
     return rebalance_cores(graph, division, available, weight) if weight else division
 
 
-def _share_phases(
-    task: _MappingTask, division: CoreDivision
-) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]] | None:
+def _share_phases(task: _MappingTask, division: CoreDivision) -> _Placed | None:
     """Returns a result of `_fit` with cores shared by layers of different phases; None if `division` is no worse.
 
     `division`: without shared cores. If many cores compute a phase, they wait for each other's loads: each column of
@@ -454,7 +452,8 @@ def _share_phases(
     times = [max(loaded(key, apart[key].plan).core_ns for key in fronts[n]) for n in phases]
     if best is None:
         return None
-    shared_ns, apart_ns = (slowest_dense_ns(graph, layers, arch) for layers in (best.rest, whole))
+    layers = {key: layer for key, layer in whole.items() if not isinstance(layer, DotGrid)}
+    shared_ns, apart_ns = (slowest_dense_ns(graph, found, arch) for found in (best.rest, layers))
     shared_cost = cost(max(best.interval_ns, shared_ns), best.latency_ns + shared_ns)
     if shared_cost >= cost(max(*times, apart_ns), sum(times) + apart_ns):
         return None

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from onnx import ModelProto
 
 from raptor.graph.ir import Dot
-from raptor.mapping.decision import DotGrid
+from raptor.mapping.decision import DotGrid, record_cores
 from raptor.mapping.modes.line_streaming import line_channel_ranges
 from raptor.mapping.modes.product_plans import ProductUnit, find_product_units
 from tests.pipeline import Passes, check, faults, line_flow, passes
@@ -18,7 +19,7 @@ TOKENS, WIDTH, HEADS = 12, 16, 2
 
 def attention() -> ModelProto:
     """An attention of two heads: scores, a softmax, means of values."""
-    shape = {"heads": [1, TOKENS, HEADS, WIDTH // HEADS], "whole": [1, TOKENS, WIDTH]}
+    shape = {"heads": np.array([1, TOKENS, HEADS, WIDTH // HEADS]), "whole": np.array([1, TOKENS, WIDTH])}
     nodes = [
         *(node("MatMul", f"x {name}w", f"{name}l", name=name) for name in "qkv"),
         *(node("Reshape", f"{name}l heads", f"{name}r", name=f"split_{name}") for name in "qkv"),
@@ -67,7 +68,7 @@ def test_a_product_with_less_work_than_its_operand_has_messages_stays_where_that
 
 def test_a_decision_without_chains_gives_products_cores_of_their_own(done: Passes) -> None:
     (grid,) = line_flow(done.decision).products.values()
-    others = {core for layer in done.decision.layers.values() for core in layer.cores}
+    others = {core for layer in done.decision.layers.values() for core in record_cores(layer)}
     assert len(grid.cores) > 1
     assert not others.intersection(grid.cores)
     assert not [*faults(done.decision, done.graph, done.arch)]
