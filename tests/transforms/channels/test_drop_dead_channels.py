@@ -98,7 +98,7 @@ def test_one_channel_stays():
 
 
 def test_constants_of_zeros_between_features_are_dropped():
-    """As exporters write a Fourier transform of real numbers, which all have 0 as their imaginary part."""
+    """A Fourier transform of real numbers is exported so: all have 0 as their imaginary part."""
     nodes = [
         node("MatMul", "x v", "a", name="before"),
         node("Unsqueeze", "a last", "u"),
