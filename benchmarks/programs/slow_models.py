@@ -554,6 +554,26 @@ def unrolled_loop(b: BlockBuilder, steps: int, width: int) -> str:
     return dense(b, state, width, 32)
 
 
+def state_space(b: BlockBuilder, steps: int, width: int, states: int) -> str:
+    """A selective state space whose loop over the tokens is unrolled, as exporters write Mamba.
+
+    Each step scales all states, adds the token's share, and multiplies the states of each channel by a computed vector.
+    """
+    x = dense(b, b.input("x", 1, steps, width), width, width)
+    pace = b.op("Transpose", b.op("Softplus", dense(b, x, width, width)), perm=[0, 2, 1])
+    kept = b.op("Exp", b.op("Mul", b.op("Unsqueeze", pace, b.ints(3)), b.weights(1, width, 1, states)))
+    given, read = (dense(b, x, width, states) for _ in range(2))
+    scaled = b.op("Mul", pace, b.op("Transpose", x, perm=[0, 2, 1]))
+    added = b.op("Mul", b.op("Unsqueeze", scaled, b.ints(3)), b.op("Unsqueeze", given, b.ints(1)))
+    found, state = list[str](), ""
+    for step in range(steps):
+        decay, share = (b.op("Gather", each, b.const(np.array(step)), axis=2) for each in (kept, added))
+        asked = b.op("Unsqueeze", b.op("Gather", read, b.const(np.array(step)), axis=1), b.ints(2))
+        state = b.op("Add", b.op("Mul", decay, state), share) if state else share
+        found.append(b.op("MatMul", state, asked))
+    return dense(b, b.op("Transpose", b.op("Concat", *found, axis=2), perm=[0, 2, 1]), width, width)
+
+
 # One source with many readers -----------------------------------------------------------------------------------------
 
 
@@ -760,6 +780,7 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "conv_lstm_image": partial(recurrent_image, steps=32, width=48),
         "dual_path": partial(dual_path, frames=24, bands=32, width=24),
         "unrolled_loop": partial(unrolled_loop, steps=20, width=64),
+        "state_space": partial(state_space, steps=16, width=64, states=8),
     },
     "many readers": {
         "characters_8": partial(characters, length=21, kernels=(1, 2, 3, 4, 5, 6, 8, 12)),

@@ -301,7 +301,12 @@ def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
     read = {name for node in chip.graph.nodes for name in node.inputs}
     views = find_views(chip.graph, chip.parts)
     fed = {*chip.graph.inputs, *find_gathers(chip.graph, chip.parts)}
-    fed.update(node.output for node in chip.graph.nodes if can_spread(chip.graph, node, chip.parts, views))
+    readers = chip.graph.readers()
+    fed.update(
+        node.output
+        for node in chip.graph.nodes
+        if can_spread(chip.graph, node, chip.parts, views, readers.get(node.output, ()))
+    )
     for name, loaders in decision.flow.loaders.items() if isinstance(decision.flow, LineFlow) else ():
         if name not in fed or name not in chip.parts or name not in read:
             yield f"flow.loaders: {name} is not an input that is read by line"

@@ -3,17 +3,16 @@
 A plan knows the work of a layer alone. What the layer costs in its place, with the readers that it sends to, the cores
 that it shares and the port of global memory, is known when a decision is evaluated. So a graph is mapped several times.
 Each time, the planned work of layers and loaders is corrected by their evaluated work. Fully connected layers count
-twice, as they delay a sample, or once. Layers may have lanes, and moves of computed tensors with much work behind them
-cores of their own. The work of products counts once, twice or half, because plans with few products take many crossbars
-and send more. Then fewer cores are tried: each value has fewer readers there, and where sending or the port binds,
-fewer cores are faster. If they are not, cores move to layers that others wait for. At last, layers on the core with
-most work get idle cores.
+twice, as they delay a sample, or once. Chains of tokens have several forms, or none. Layers may have lanes, and moves
+of computed tensors with much work behind them cores of their own. The work of products counts once, twice or half,
+because plans with few products take many crossbars and send more. Then fewer cores are tried: each value has fewer
+readers there, and where sending or the port binds, fewer cores are faster. If they are not, cores move to layers that
+others wait for. At last, layers on the core with most work get idle cores.
 
 The search is deterministic. It ends after `MOST_STEPS` scheduled steps, so a large graph gets few candidates.
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -34,11 +33,13 @@ from raptor.mapping.knobs import TuningKnobs
 from raptor.mapping.modes.line_plans import MOST_LANES
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import MOST_SMALL_ELEMENTS, count_elements
-from raptor.mapping.row_mapping import NothingStreamsError, PlannedDecision, RowMapper
+from raptor.mapping.row_mapping import NothingStreamsError, RowMapper
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, COMPARED_SAMPLE, StepOrder, compare_times
 from raptor.mapping.scheduling.sample_stages import estimate_staged_interval
 from raptor.mapping.transformer.cache_cores import spread_one_token
 from raptor.mapping.transformer.operand_chains import chain_products
+from raptor.mapping.transformer.token_choice import APART, GROUPED, SPREAD
+from raptor.mapping.work_corrections import next_corrections
 from raptor.target.arch import Target
 
 PRODUCT_FACTORS = 2.0, 0.5
@@ -53,9 +54,6 @@ ResNet-18 with int8 0.87 and 0.83; SqueezeNet 0.95 and 1.33, MobileNet-v2 0.96 a
 
 CORRECTION_ROUNDS = 1
 """Number of times that planned work is corrected for each factor."""
-
-LARGEST_CORRECTION = 32.0
-"""Largest correction of the work of a layer, up or down."""
 
 WORTH_CHANGING = 0.97
 """Largest evaluated cost of a decision, relative to the first decision, for it to replace the first decision."""
@@ -115,7 +113,14 @@ MOST_FAILURES = 2
 MOST_TOKEN_ELEMENTS = 4_000_000
 """Largest number of elements in all tensors of a transformer whose decisions are evaluated.
 
-Only the number of cores is searched for it, and the evaluation of ViT-tiny alone takes 4 s.
+The evaluation of ViT-tiny alone takes 4 s.
+"""
+
+CHAIN_WAYS = float(GROUPED), float(APART), float(SPREAD), 0.0
+"""Values of `TuningKnobs.chains` that are compared, beside the one that is best by estimates.
+
+Evaluated latency x interval of small encoders on 64 cores of `bench`, spread relative to the best estimate: ALBERT
+0.53, ConvBERT 0.83; in groups: DeBERTa 0.61. Without chains, moves with cores: an unrolled state space (48 cores) 0.04.
 """
 
 CHAIN_LENGTHS = 2, 4, 8
@@ -191,17 +196,20 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
     with CheckedThreadPool(1) as pool:
         lines = FEW_LINES if elements <= MOST_SMALL_ELEMENTS else MOST_LINES if knobs.stages == 1 else STAGED_LINES
         search = _Search(mapper, knobs, GraphFacts(graph, arch, streams=True), knobs.latency, lines, pool)
-        phases = any(number_phases(graph).values())
-        if not chains and knobs.latency and phases:
+        phases = not chains and any(number_phases(graph).values())
+        if knobs.latency and phases:
             search.compare_phases()
         corrections = search.correct(search.knobs)
-        if not chains and knobs.latency and not phases:
+        if chains:
+            corrections = search.compare_chains(corrections)
+            chains = bool(search.knobs.chains)
+        elif knobs.latency and not phases:
             search.correct(replace(search.knobs, latency=0.0))
         if not knobs.latency:
             search.align_lanes(corrections)
         search.use_lanes(corrections)
-        if not chains and not knobs.moves:
-            search.spread_moves()
+        if not search.best.knobs.moves:
+            search.spread_moves(search.best)
         if search.best.knobs.moves and phases:
             search.regroup_phases()
         for factor in () if chains else PRODUCT_FACTORS:
@@ -302,6 +310,23 @@ class _Search:
                 break
         return found
 
+    def compare_chains(self, corrections: Mapping[str, float]) -> Mapping[str, float]:
+        """Evaluates each way to map chains of tokens, and decisions without chains; goes on from the best one.
+
+        Without chains, moves with much work behind them have cores of their own, too. Returns the corrections of the
+        decision to go on from. `corrections`: of the decision that is best by estimates.
+        """
+        first, known = self.best, len(self.evaluated)
+        for way in CHAIN_WAYS:
+            self.correct(replace(self.knobs, chains=way))
+        alone = (each.result() for each in self.evaluated[known:] if not each.result().knobs.chains)
+        single = min(alone, key=lambda each: each.cost(self.latency), default=None)
+        if single is not None:
+            self.spread_moves(single)
+        best = self.best
+        self.knobs = replace(self.knobs, chains=best.knobs.chains, moves=best.knobs.moves)
+        return corrections if best is first else best.corrections
+
     def use_lanes(self, corrections: Mapping[str, float]) -> None:
         """Evaluates decisions in which layers have the lanes that suit each: by planned work, else by corrected work.
 
@@ -312,18 +337,22 @@ class _Search:
         if self.best is best:
             self.correct(knobs, corrections)
 
-    def spread_moves(self) -> None:
-        """Evaluates decisions in which moves of computed tensors have cores of their own; goes on from a better one.
+    def spread_moves(self, first: EvaluatedDecision) -> None:
+        """Evaluates decisions like `first` in which moves of computed tensors have cores of their own.
 
         They have if the work behind one is a part of the interval; fewer moves are tried first (`SHARES_OF_MOVES`).
+        Decisions that gain too little (`WORTH_SPREADING`) are forgotten; one that gains enough is gone on from.
         """
-        first, known = self.best, len(self.evaluated)
+        known = len(self.evaluated)
         for share in SHARES_OF_MOVES:
             least_ns = share * first.interval_ns
             if self.mapper.with_moves(least_ns).spread.moves:
                 self.correct(replace(first.knobs, moves=least_ns))
-            if self.best.cost(self.latency) <= WORTH_SPREADING * first.cost(self.latency):
+            found = (each.result() for each in self.evaluated[known:])
+            best = min(found, key=lambda each: self.cost_beside(first, each), default=first)
+            if self.cost_beside(first, best) <= WORTH_SPREADING * first.cost(self.latency):
                 self.steps = 0
+                self.spread_moves(best)
                 return
             del self.evaluated[known:]
 
@@ -454,36 +483,8 @@ class _Search:
         return bounds, self.evaluated[-1]
 
 
-def next_corrections(
-    corrections: Mapping[str, float], planned: PlannedDecision, busy_ns: Mapping[int, float]
-) -> dict[str, float]:
-    """Returns corrections that make the planned work of each layer and loader equal to the work of its busiest core.
-
-    `corrections`: by which the decision was planned. `busy_ns`: evaluated work of each core.
-    """
-    planned_ns = Counter[int]()
-    cores = {key: _placed_cores(planned.decision, key) for key, ns in planned.planned_ns.items() if ns > 0}
-    for key, own in cores.items():
-        planned_ns.update(dict.fromkeys(own, planned.planned_ns[key]))
-    found: dict[str, float] = {}
-    for key, own in cores.items():
-        if own:
-            factor = corrections.get(key, 1.0) * max(busy_ns.get(core, 0.0) / planned_ns[core] for core in own)
-            found[key] = min(LARGEST_CORRECTION, max(1 / LARGEST_CORRECTION, factor))
-    return found
-
-
 def _heights_of_layers(graph: Graph, decision: Decision) -> list[int]:
     """Returns the heights (output lines) of all layers by line that are high enough for lanes, the largest first."""
     windows = {key: filter_.window for key, filter_ in find_filters(graph).items()}
     lines = {windows[key].out_lines for key, layer in decision.layers.items() if isinstance(layer, LineUnfolding)}
     return sorted((each for each in lines if each >= FEWEST_LINES * ALIGNED_LANES), reverse=True)
-
-
-def _placed_cores(decision: Decision, key: str) -> frozenset[int]:
-    """Returns the cores of a layer by line, or the loaders of a tensor."""
-    layer = decision.layers.get(key)
-    if isinstance(layer, LineUnfolding):
-        return frozenset(layer.cores)
-    assert isinstance(decision.flow, LineFlow)
-    return frozenset(core for _, core in decision.flow.loaders.get(key, ()))

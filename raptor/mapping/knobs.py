@@ -58,7 +58,8 @@ class TuningKnobs:
     cores move between streamed layers after they are divided by their work; a `latency` above 1 takes its place.
     `stages`: largest number of stages with which a search compares decisions; 1: without stages. `moves`: time in ns
     above which a move of computed tensors, with all that runs behind it, has cores of its own (`find_move_work`); 0:
-    none has.
+    none has. `chains`: how layers of tokens between two attentions share cores: 1: as estimates say; 2: in groups; 3:
+    apart; 4: spread (`choose_token_cores`); 0: not at all, so layers and products are divided as in all other models.
 
     Measured (docs/lab/performance.md), latency and interval as geometric means of six models on 64 and 200 cores,
     relative to the defaults with a step of 10 us: step 5 us, the default now: 0.966 and 0.981; patience 500 ns: 1.008
@@ -79,11 +80,12 @@ class TuningKnobs:
     line_latency: float = 0.0
     stages: float = 1.0
     moves: float = 0.0
+    chains: float = 1.0
 
 
 DEFAULT_KNOBS = TuningKnobs()
 
-MAY_BE_0 = "latency", "neighbours", "aligned_lines", "line_latency", "moves"
+MAY_BE_0 = "latency", "neighbours", "aligned_lines", "line_latency", "moves", "chains"
 """Knobs that turn something off if they are 0."""
 
 

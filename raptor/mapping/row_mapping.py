@@ -6,7 +6,7 @@ gets its next faster grid of cores, as long as cores are left. `raptor.mapping.d
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from operator import itemgetter
@@ -16,7 +16,7 @@ from raptor.graph.ir import Graph, Move, Node
 from raptor.graph.layers import graph_tile_channels
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.bin_packing import pack_layers
-from raptor.mapping.allocation.core_division import CoreDivision, CoreOption, WholeLayer, plan_options
+from raptor.mapping.allocation.core_division import CoreDivision, CoreOption, UnitRecord, WholeLayer, plan_options
 from raptor.mapping.allocation.latency_rebalancing import rebalance_cores
 from raptor.mapping.allocation.pair_sharing import share_in_pairs
 from raptor.mapping.allocation.phase_sharing import PhaseSharing, number_phases
@@ -28,7 +28,7 @@ from raptor.mapping.allocation.whole_layers import (
 )
 from raptor.mapping.decision import (
     Decision,
-    LayerRecord,
+    DotGrid,
     LineFlow,
     LineUnfolding,
     renumber_record,
@@ -40,6 +40,7 @@ from raptor.mapping.modes.line_plans import load_plans
 from raptor.mapping.modes.line_streaming import ChannelRanges, line_channel_ranges, takes_short_runs
 from raptor.mapping.modes.plan_cache import PlanCache, plan_layers
 from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan, pareto_front
+from raptor.mapping.modes.product_plans import ProductUnit, find_product_units
 from raptor.mapping.modes.spread_moves import NO_SPREAD_MOVES, MoveWork, SpreadMoves, find_move_work
 from raptor.mapping.modes.step_replication import find_one_line_tensors, slow_plans
 from raptor.mapping.multichip.chip_stages import LineDecision, map_to_chips
@@ -61,6 +62,9 @@ MOST_FAILED_GROWTHS = 3
 """Number of times that the slowest layer beside a transformer gets more cores without an improvement."""
 
 
+_Placed = tuple[dict[str, UnitRecord], dict[str, PlacedPlan]]
+"""Layers that do not stream and products, and a plan with cores for each layer by line and each input."""
+
 WholeOptions = Callable[[frozenset[str], float], tuple[list[list[CoreOption]], float]]
 """(layers by line, weight) -> options of the layers that do not stream (`whole_options`)."""
 
@@ -70,7 +74,8 @@ class _MappingTask:
     """A graph to map, with plans of the layers that stream and of the loads of inputs.
 
     Layers lose their plans if the chip is too small. gathers: see `RowMapper.gathers`; `inputs` has their plans. whole:
-    see `RowMapper.whole_options`.
+    see `RowMapper.whole_options`. products: options of products of two computed tensors that have cores of their own.
+    spread: moves of computed tensors that have, too (`SpreadMoves.moves`).
     """
 
     graph: Graph
@@ -80,6 +85,8 @@ class _MappingTask:
     inputs: dict[str, list[LayerPlan]]
     gathers: Mapping[str, tuple[Node, ...]]
     whole: WholeOptions
+    products: Mapping[str, list[CoreOption]]
+    spread: Collection[str]
 
     @property
     def plans(self) -> dict[str, list[LayerPlan]]:
@@ -115,7 +122,8 @@ class RowMapper:
     """Makes decisions of `rows` about a graph with all rewrites for streaming.
 
     `cache`: see `plan_layers`. `fed`: inputs that other chips send, so that no loader is needed. `spread`: moves of
-    computed tensors that have cores of their own, beside those of `find_gathers`.
+    computed tensors that have cores of their own, beside those of `find_gathers`. `chained`: layers of tokens form
+    chains with attentions (`find_stages`), else they are divided as all other layers, and so are products.
     """
 
     graph: Graph
@@ -123,6 +131,7 @@ class RowMapper:
     cache: PlanCache
     fed: Collection[str] = ()
     spread: SpreadMoves = NO_SPREAD_MOVES
+    chained: bool = True
 
     def plan(self, knobs: TuningKnobs, corrections: Mapping[str, float] | None = None) -> PlannedDecision:
         """Returns the decision by some knobs, with the work by which it was made.
@@ -132,6 +141,8 @@ class RowMapper:
         """
         if knobs.moves:
             return self.with_moves(knobs.moves).plan(replace(knobs, moves=0), corrections)
+        if not knobs.chains and self.chained:
+            return self.unchained.plan(knobs, corrections)
         planned_ns: dict[str, float] = {}
         lines = self.map_lines(knobs, corrections or {}, planned_ns)
         if self.arch.chips > 1 and self.arch.places is None:
@@ -154,10 +165,24 @@ class RowMapper:
     def parts(self) -> dict[str, ChannelRanges]:
         return line_channel_ranges(self.graph, self.arch)
 
+    def _product_times(
+        self, options: Mapping[str, list[CoreOption]], chosen: Mapping[str, UnitRecord]
+    ) -> Iterator[tuple[str, float]]:
+        """Yields (name, planned time in ns of a core) of the products that have cores of their own."""
+        for name, front in options.items():
+            if name in chosen:
+                cores = len(chosen[name].cores)
+                yield name, next(option.core_ns for option in front if option.cores == cores)
+
     def with_moves(self, least_ns: float) -> "RowMapper":
         """Returns a mapper by which moves with at least `least_ns` of work behind them have cores of their own."""
         spread = self._move_work.spread(least_ns)
         return self._spreading.setdefault(frozenset(spread.moves), replace(self, spread=spread))
+
+    @cached_property
+    def unchained(self) -> "RowMapper":
+        """A mapper without chains."""
+        return replace(self, chained=False)
 
     @cached_property
     def _move_work(self) -> MoveWork:
@@ -173,7 +198,14 @@ class RowMapper:
 
     @cached_property
     def stages(self) -> TokenStages | None:
+        if not self.chained:
+            return None
         return find_stages(self.graph, self.arch, {key: each.elements_ns for key, each in self.epilogues.items()})
+
+    @cached_property
+    def product_units(self) -> dict[str, ProductUnit]:
+        """The products of computed tensors that have cores of their own; none if there are chains."""
+        return {} if self.chained else find_product_units(self.graph, self.parts, self.arch)
 
     @cached_property
     def whole_options(self) -> WholeOptions:
@@ -238,30 +270,38 @@ class RowMapper:
                 corrections=corrections,
             )
 
+        products = {
+            name: [*unit.options(name, self.arch.usable_cores, corrections.get(name, 1.0))]
+            for name, unit in self.product_units.items()
+        }
+
         def task_of(layers: dict[str, list[LayerPlan]]) -> _MappingTask:
-            return _MappingTask(self.graph, self.arch, knobs, layers, inputs, self.gathers, self.whole_options)
+            given = self.whole_options, products, self.spread.moves.keys()
+            return _MappingTask(self.graph, self.arch, knobs, layers, inputs, self.gathers, *given)
 
         if self.stages is not None:
             task = task_of(layers(self.stages.keys))
-            tokens = _beside_tokens(task, self.stages)
-            if tokens is not None:
-                return tokens
+            beside = _beside_tokens(task, self.stages)
+            if beside is not None:
+                (whole, placed), choice = beside
+                planned_ns.update((key, each.plan.core_ns) for key, each in placed.items())
+                return _numbered(task, renumber_layers(whole, choice.cores), placed, choice)
         task = task_of(layers())
         fitting = _fit(task)
         if fitting is None:
             return None
         planned_ns.update((key, placed.plan.core_ns) for key, placed in fitting[1].items())
+        planned_ns.update(self._product_times(products, fitting[0]))
         return _numbered(task, *fitting, TokenCores())
 
 
-def _beside_tokens(task: _MappingTask, stages: TokenStages) -> tuple[dict[str, LayerRecord], LineFlow] | None:
-    """Returns layers and flow with chains and attentions on cores of their own; None if the chip is too small.
+def _beside_tokens(task: _MappingTask, stages: TokenStages) -> tuple[_Placed, TokenCores] | None:
+    """Returns what is beside chains and attentions, and the cores of these; None if the chip is too small.
 
     The slowest of the other layers gets more cores as long as that lowers interval x latency; its time counts in both.
     """
-    graph, arch, knobs = task.graph, task.arch, task.knobs
-    tokens = {name for name in task.inputs if is_token_layout(graph.tensors[name].image)}
-    plans = {key: found for key, found in task.plans.items() if key not in tokens}
+    arch, knobs = task.arch, task.knobs
+    plans = {key: found for key, found in task.plans.items() if key not in _loaded_tokens(task)}
     division: CoreDivision | None = _fewest_cores(task, plans, task.layers.keys() | stages.keys)
     tried: list[tuple[float, CoreDivision, TokenCores]] = []
     while division is not None:
@@ -279,12 +319,17 @@ def _beside_tokens(task: _MappingTask, stages: TokenStages) -> tuple[dict[str, L
     if not tried:
         return None
     _, division, choice = min(tried, key=itemgetter(0))
-    whole, placed = division.placed()
-    return _numbered(task, renumber_layers(whole, choice.cores), placed, choice)
+    return division.placed(), choice
+
+
+def _loaded_tokens(task: _MappingTask) -> set[str]:
+    """Returns the tokens that are loaded, looked up or gathered: the first chain has them, too."""
+    images = task.graph.tensors
+    return {n for n in task.inputs if is_token_layout(images[n].image) and n not in task.spread}
 
 
 def _numbered(
-    task: _MappingTask, whole: dict[str, WholeLayer], placed: dict[str, PlacedPlan], tokens: TokenCores
+    task: _MappingTask, whole: Mapping[str, UnitRecord], placed: dict[str, PlacedPlan], tokens: TokenCores
 ) -> LineDecision:
     """Assembles layers and flow. The cores of `tokens` are renumbered to follow the cores of `placed`."""
     arch, images = task.arch, task.graph.tensors
@@ -296,6 +341,8 @@ def _numbered(
     first = _first_free(placed)
     in_chains = {key: renumber_record(layer, first.__add__) for key, layer in tokens.layers.items()}
     products = {key: renumber_record(grid, first.__add__) for key, grid in tokens.products.items()}
+    products |= {key: grid for key, grid in whole.items() if isinstance(grid, DotGrid)}
+    others = {key: layer for key, layer in whole.items() if not isinstance(layer, DotGrid)}
     begin = next(iter(in_chains.values()), None)
     if begin is not None:
         first_tokens = tuple((cols, begin.core(s, 0, 0)) for s, cols in enumerate(begin.grid.cols))
@@ -303,7 +350,7 @@ def _numbered(
         loaders |= dict.fromkeys(sorted(wide), first_tokens)
     xbar = arch.xbar_rows, arch.outputs_per_xbar
     patience_ns = chip_patience_ns(arch, task.knobs) * (ATTENTION_PATIENCE if products else 1)
-    return {**lines, **in_chains, **whole}, LineFlow(
+    return {**lines, **in_chains, **others}, LineFlow(
         xbar, patience_ns, loaders, products=products, makes_constants=True
     )
 
@@ -313,12 +360,12 @@ def _first_free(placed: dict[str, PlacedPlan]) -> int:
     return 1 + max((core for p in placed.values() for core in p.cores), default=-1)
 
 
-def renumber_layers(layers: dict[str, WholeLayer], first: int) -> dict[str, WholeLayer]:
+def renumber_layers(layers: Mapping[str, UnitRecord], first: int) -> dict[str, UnitRecord]:
     """Returns layers whose cores have numbers larger by `first`."""
     return {key: renumber_record(layer, first.__add__) for key, layer in layers.items()}
 
 
-def _fit(task: _MappingTask) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]] | None:
+def _fit(task: _MappingTask) -> _Placed | None:
     """Returns the layers that do not stream, and a plan with cores for each streamed layer and input; else None.
 
     Layers have cores of their own if there are enough, unless sharing is faster. If there are not enough, distant
@@ -330,7 +377,8 @@ def _fit(task: _MappingTask) -> tuple[dict[str, WholeLayer], dict[str, PlacedPla
         division = _fewest_cores(task, task.plans, layers.keys())
         if division.cores <= arch.usable_cores:
             division = division.grown(division.within(arch.usable_cores, task.knobs.share))
-            return _share_phases(task, division) or _share_cores(task, division).placed()
+            shared = None if task.products else _share_phases(task, division)
+            return shared or _share_cores(task, division).placed()
         whole, used = place_whole_layers(graph, number_neighbourhoods(graph, layers), arch, apart=False)
         together = [CoreOption(used, 0.0, whole=whole)]
         division = CoreDivision.with_fewest_cores(
@@ -356,7 +404,8 @@ def _fewest_cores(
     """
     whole, step_ns = task.whole(frozenset(by_line), 1 + task.knobs.latency)
     fronts = slow_plans(plans, find_one_line_tensors(task.graph) if step_ns else (), step_ns)
-    return CoreDivision.with_fewest_cores([*(plan_options(key, front) for key, front in fronts.items()), *whole])
+    lines = (plan_options(key, front) for key, front in fronts.items())
+    return CoreDivision.with_fewest_cores([*lines, *task.products.values(), *whole])
 
 
 def _share_cores(task: _MappingTask, division: CoreDivision) -> CoreDivision:
@@ -369,9 +418,7 @@ def _share_cores(task: _MappingTask, division: CoreDivision) -> CoreDivision:
     return rebalance_cores(graph, division, available, weight) if weight else division
 
 
-def _share_phases(
-    task: _MappingTask, division: CoreDivision
-) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]] | None:
+def _share_phases(task: _MappingTask, division: CoreDivision) -> _Placed | None:
     """Returns a result of `_fit` with cores shared by layers of different phases; None if `division` is no worse.
 
     `division`: without shared cores. If many cores compute a phase, they wait for each other's loads: each column of
@@ -405,7 +452,8 @@ def _share_phases(
     times = [max(loaded(key, apart[key].plan).core_ns for key in fronts[n]) for n in phases]
     if best is None:
         return None
-    shared_ns, apart_ns = (slowest_dense_ns(graph, layers, arch) for layers in (best.rest, whole))
+    layers = {key: layer for key, layer in whole.items() if not isinstance(layer, DotGrid)}
+    shared_ns, apart_ns = (slowest_dense_ns(graph, found, arch) for found in (best.rest, layers))
     shared_cost = cost(max(best.interval_ns, shared_ns), best.latency_ns + shared_ns)
     if shared_cost >= cost(max(*times, apart_ns), sum(times) + apart_ns):
         return None

@@ -25,6 +25,7 @@ from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, OrderO
 from raptor.mapping.scheduling.schedule_kernel import SampleWork
 from raptor.mapping.search_trial import ProgramCost
 from raptor.mapping.strategies import ROWS, rows_strategy
+from raptor.mapping.work_corrections import next_corrections
 from raptor.options import ChipOptions
 from raptor.target.arch import Target, load_chip
 from tests.pipeline import by_line, check
@@ -101,7 +102,7 @@ def test_decisions_are_compared_by_their_interval_with_stages(monkeypatch: pytes
     mapper = RowMapper(mapped.graph, chip, PlanCache())
     first = mapper.plan(knobs)
     busy_ns = evaluate(mapped.graph, first.decision, chip).bounds.busy_ns
-    second = mapper.plan(knobs, decision_search.next_corrections({}, first, busy_ns))
+    second = mapper.plan(knobs, next_corrections({}, first, busy_ns))
     found = [search_rows(mapped.graph, chip, PlanCache(), replace(knobs, stages=n)) for n in (3, 1)]
     assert found[0] == (second.decision,)
     assert found[1][0] != second.decision

@@ -22,6 +22,7 @@ from benchmarks.programs.slow_models import (
     refined_maxima,
     repeated_vector,
     softmax_pixels,
+    state_space,
 )
 from raptor.compiler.pipeline import MappedGraph, prepare_graph, rewrite_and_map
 from raptor.frontend import load
@@ -62,6 +63,7 @@ def model_of(name: str) -> Any:
         "fourier_steps": lambda: fourier_steps(builder, 24, 16, 16),
         "refined_maxima": lambda: refined_maxima(builder, 32, 48),
         "coordinates": lambda: coordinates(builder, 512, 2),
+        "state_space": lambda: state_space(builder, 16, 64, 8),
     }
     return builder.finish(name, built[name]())
 
@@ -78,6 +80,7 @@ def mapped(model: Any) -> MappedGraph:
         *(("octaves", 2), ("octaves_harmonics", 2), ("interleaved_signals", 2)),
         *(("fourier_steps", 2), ("refined_maxima", 2)),
         *(("key_points", 2), ("attentive_pool", 3), ("repeated_vector", 2), ("points", 2), ("coordinates", 2)),
+        ("state_space", 2),
     ],
 )
 def test_no_core_does_most_of_the_work(name: str, times: float):

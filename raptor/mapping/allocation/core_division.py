@@ -7,10 +7,11 @@ the slowest one gets its next option, until the cores are used up.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from raptor.mapping.decision import FullyConnected, KernelUnfolding, renumber_record
+from raptor.mapping.decision import DotGrid, FullyConnected, KernelUnfolding, renumber_record
 from raptor.mapping.modes.plan_choice import LayerPlan, PlacedPlan
 
 WholeLayer = KernelUnfolding | FullyConnected
+UnitRecord = WholeLayer | DotGrid
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +19,14 @@ class CoreOption:
     """One way to compute a unit: a layer by line, two that share cores, an input, or layers that do not stream.
 
     `cores`: number of cores. `core_ns`: work of the busiest core for a sample. `plans`: of layers by line and inputs,
-    by key; each takes the first cores. `whole`: layers that do not stream, on cores numbered from 0. Without either,
-    the cores are left for relays.
+    by key; each takes the first cores. `whole`: layers that do not stream, or a product of two computed tensors, on
+    cores numbered from 0. Without either, the cores are left for relays.
     """
 
     cores: int
     core_ns: float
     plans: Mapping[str, LayerPlan] = field(default_factory=dict[str, LayerPlan])
-    whole: Mapping[str, WholeLayer] = field(default_factory=dict[str, WholeLayer])
+    whole: Mapping[str, UnitRecord] = field(default_factory=dict[str, UnitRecord])
 
 
 OptionFronts = Sequence[Sequence[CoreOption]]
@@ -84,9 +85,9 @@ class CoreDivision:
         slowest = max(growing, key=lambda k: self.fronts[k][self.at[k]].core_ns, default=None)
         return None if slowest is None else replace(self, at=[i + (k == slowest) for k, i in enumerate(self.at)])
 
-    def placed(self) -> tuple[dict[str, WholeLayer], dict[str, PlacedPlan]]:
-        """Gives each option cores of its own, one after another. Returns the layers that do not stream, and plans."""
-        whole, placed = dict[str, WholeLayer](), dict[str, PlacedPlan]()
+    def placed(self) -> tuple[dict[str, UnitRecord], dict[str, PlacedPlan]]:
+        """Gives each option cores of its own, one after another. Returns `whole` of all, and plans."""
+        whole, placed = dict[str, UnitRecord](), dict[str, PlacedPlan]()
         first = 0
         for option in self.chosen_options:
             for key, plan in option.plans.items():

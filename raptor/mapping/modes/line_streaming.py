@@ -164,7 +164,9 @@ def find_gathers(graph: Graph, parts: Mapping[str, ChannelRanges]) -> dict[str, 
     for node in graph.nodes:
         read = readers.get(node.output, ())
         if isinstance(node.operator, Take):
-            chosen = node.output in parts and not attends  # tokens of a transformer are taken where they are read
+            # Beside tokens, biases of pairs, and masks and angles of a step are looked up where layers need them.
+            image = graph.tensors[node.output].image
+            chosen = node.output in parts and (not attends or (is_token_layout(image) and image.pixels > 1))
         elif node.output in views:
             chosen = _cuts_vector(graph, node, read) or _repeats_pixel(graph, node, read)
         else:

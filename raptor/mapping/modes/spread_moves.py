@@ -6,10 +6,10 @@ layer. With cores of its own, each for some columns, a move and all that follows
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raptor.graph.ir import Dot, Filter, Graph, Move, Node, Take
+from raptor.graph.ir import Dot, Elementwise, Filter, Graph, Move, Node, Take
 from raptor.graph.rearrangement import MoveOrigins
 from raptor.graph.streaming_layout import MOST_LINES
 from raptor.mapping.modes.critical_operand import find_critical_positions
@@ -37,12 +37,17 @@ class SpreadMoves:
 NO_SPREAD_MOVES = SpreadMoves()
 
 
-def can_spread(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], views: set[str]) -> bool:
+def can_spread(
+    graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], views: set[str], readers: Sequence[Node]
+) -> bool:
     """True if a move makes lines of computed tensors with lines, so that each of some cores can make some columns.
 
-    `parts`: see `line_channel_ranges`. `views`: see `find_views`; their readers make what they need.
+    `parts`: see `line_channel_ranges`. `views`: see `find_views`; layers and products that read one make what they
+    need. `readers`: of the result.
     """
-    if not isinstance(node.operator, Move) or node.output in views or views.intersection(node.inputs):
+    if not isinstance(node.operator, Move) or views.intersection(node.inputs):
+        return False
+    if node.output in views and not all(isinstance(reader.operator, Elementwise) for reader in readers):
         return False
     return parts.keys() >= {*node.inputs, node.output} and not {*graph.inputs}.issuperset(node.inputs)
 
@@ -71,7 +76,7 @@ def find_move_work(graph: Graph, parts: Mapping[str, ChannelRanges], arch: Targe
     Behind a move are functions of its result, up to the next layers, and moves of results of these alone that make each
     line of few lines.
     """
-    views, made = find_views(graph, parts), find_critical_positions(graph)
+    views, made, readers = find_views(graph, parts), find_critical_positions(graph), graph.readers()
     owner: dict[str, str] = {}
     moves: dict[str, Node] = {}
     followed: dict[str, str] = {}
@@ -82,8 +87,8 @@ def find_move_work(graph: Graph, parts: Mapping[str, ChannelRanges], arch: Targe
             continue
         given = [each for each in node.inputs if each in owner]
         lead = max(given, key=made.__getitem__, default=None)
-        if can_spread(graph, node, parts, views):
-            joins = len({owner.get(each, "") for each in node.inputs}) > 1
+        if can_spread(graph, node, parts, views, readers.get(name, ())):
+            joins = name in views or len({owner.get(each, "") for each in node.inputs}) > 1
             if lead is None or joins or not _makes_lines_of_few(graph, node):
                 owner[name], moves[name] = name, node
             else:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import (
     Constant,
+    ConstantTensor,
     Elementwise,
     Filter,
     Graph,
@@ -49,6 +50,9 @@ def _values(graph: Graph, node: Node, known: Mapping[str, Values]) -> Values:
             return given[0]
         case Stencil():
             return np.where(given[0] == 0, 0.0, np.nan)
+        case ConstantTensor(pixels):
+            first = pixels.reshape(-1, pixels.shape[-1])
+            return np.broadcast_to(np.where((first == first[0]).all(axis=0), first[0], np.nan), channels)
         case Rename() if len(given[0]) == channels:
             return given[0]
         case Move():

@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.ir import Filter, Graph, Move, Node
+from raptor.graph.ir import ConstantTensor, Filter, Graph, Move, Node
 from raptor.graph.layers import graph_tile_channels
 from raptor.target.arch import Target
 from raptor.transforms.channels.channel_sets import ChannelSets, channels_of_move, find_channel_sets, keeps_channels
@@ -29,9 +29,10 @@ def drop_dead_features(graph: Graph, arch: Target) -> SelectedChannels:
     """Returns the graph without dead channels of tensors that were laid out for streaming.
 
     There, the features of a sequence are channels, which in the imported graph are pixels of a line: bands of a
-    spectrum that no filter reads. Graphs with integers stay: their requantisations are chosen for all channels.
+    spectrum that no filter reads, or zeros between real numbers. Graphs with integers stay: their requantisations are
+    chosen for all channels.
     """
-    if graph.arithmetic != "float" or not (_has_zeros(graph) or _leaves_out(graph)):
+    if graph.arithmetic != "float" or not any(test(graph) for test in (_has_zeros, _leaves_out, _holds_zeros)):
         return select_channels(graph, {})
     return _without_dead(graph, arch)
 
@@ -67,6 +68,12 @@ def _has_zeros(graph: Graph) -> bool:
         not (weights.any(axis=(0, 1)).all() and weights.any(axis=(0, 2)).all())
         for weights in (layer.weights for layer in layers)
     )
+
+
+def _holds_zeros(graph: Graph) -> bool:
+    """True if a channel of a constant tensor is 0."""
+    constants = (node.operator.pixels for node in graph.nodes if isinstance(node.operator, ConstantTensor))
+    return any(not pixels.any(axis=(0, 1)).all() for pixels in constants)
 
 
 def _leaves_out(graph: Graph) -> bool:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from raptor.graph.ir import Elementwise, Move
+from raptor.graph.ir import Elementwise, Filter, Graph, Move
 from raptor.mapping.evaluation.decision_work import decision_work
 from raptor.mapping.modes.epilogue_cost import find_epilogues
-from raptor.mapping.modes.line_streaming import find_gathers, line_channel_ranges
+from raptor.mapping.modes.line_streaming import find_gathers, find_views, line_channel_ranges
 from raptor.mapping.modes.operator_cost import copies_ns
-from raptor.mapping.modes.spread_moves import find_move_work
+from raptor.mapping.modes.spread_moves import can_spread, find_move_work
 from raptor.spatial.operation_costs import CostModel
 from tests.mapping.evaluation.test_decision_work import counted, sent
 from tests.pipeline import Passes, check, faults, line_flow, passes
@@ -105,3 +105,23 @@ def test_a_decision_gives_cores_to_moves_that_can_have_some(found: Passes):
     other = next(node.output for node in found.chosen.nodes if isinstance(node.operator, Elementwise))
     moved = replace(found.decision, flow=replace(flow, loaders={other: flow.loaders["s"]}))
     assert any(f"flow.loaders: {other}" in each for each in faults(moved, found.graph, found.arch))
+
+
+def tokens(reader: str) -> Graph:
+    """Every other token of a sequence; what reads it is a function or a layer."""
+    last = {"function": node("Exp", "r", "y"), "layer": node("MatMul", "r w", "y", name="after")}[reader]
+    nodes = [node("MatMul", "x v", "a", name="before"), node("Slice", "a zero end one two", "r"), last]
+    given = {"v": random(4, 4), "w": random(4, 3)}
+    given |= {name: np.array([value]) for name, value in {"zero": 0, "end": 12, "one": 1, "two": 2}.items()}
+    return passes(make_model(nodes, {"x": (1, 12, 4)}, {"y": 3}, given), mapping="rows", **CHIP).chosen
+
+
+@pytest.mark.parametrize(("reader", "wanted"), [("function", True), ("layer", False)])
+def test_views_that_functions_alone_read_can_have_cores(reader: str, wanted: bool):
+    """A layer makes the parts of a view that it needs; a function runs where its operand is, on one core for a view."""
+    graph, arch = tokens(reader), passes(spectrum(), mapping="rows", **CHIP).arch
+    parts, readers = line_channel_ranges(graph, arch), graph.readers()
+    views = find_views(graph, parts)
+    (move,) = [each for each in graph.nodes if each.output in views]
+    assert any(isinstance(each.operator, Filter) for each in readers[move.output]) != wanted
+    assert can_spread(graph, move, parts, views, readers[move.output]) == wanted

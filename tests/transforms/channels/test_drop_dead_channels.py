@@ -97,6 +97,22 @@ def test_one_channel_stays():
     assert channels(found.graph) == [1, 4]
 
 
+def test_constants_of_zeros_between_features_are_dropped():
+    """A Fourier transform of real numbers is exported so: all have 0 as their imaginary part."""
+    nodes = [
+        node("MatMul", "x v", "a", name="before"),
+        node("Unsqueeze", "a last", "u"),
+        node("Concat", "u zeros", "c", axis=3),
+        node("Reshape", "c shape", "r"),
+        node("MatMul", "r w", "y", name="complex"),
+    ]
+    given = {"v": random(6, 6), "w": random(12, 10), "zeros": np.zeros((1, 8, 6, 1), np.float32)}
+    given |= {"last": np.array([3]), "shape": np.array([1, 8, 12])}
+    graph = passes(make_model(nodes, {"x": (1, 8, 6)}, {"y": 3}, given, opset=13), mapping="rows").chosen
+    layers = {each.name: each.operator for each in graph.nodes if isinstance(each.operator, Filter)}
+    assert layers["complex"].in_channels == 6
+
+
 def test_channels_stay_if_their_place_keeps_blocks_apart():
     """Blocks of 8 x 8 of the first layer end where crossbars do; without a channel they would not."""
     hidden = np.kron(np.eye(4, dtype=np.float32), random(8, 8)).astype(np.float32)
