@@ -1,6 +1,6 @@
 """The work of rearrangements: gathers line by line, and views, of which readers gather the regions that they need."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -111,6 +111,11 @@ def gather(walk: WorkWalk, work: NodeWork, origins: RegionOrigins, core: int, ti
                     walk.chip(region.name), cell.core, region.channels[1] - region.channels[0], times * cell.width
                 )
             walk.move_cell(work, region.name, cell, core, elements, times)
+    _copy_runs(walk, work, origins, core, times)
+
+
+def _copy_runs(walk: WorkWalk, work: NodeWork, origins: RegionOrigins, core: int, times: float) -> None:
+    """Adds the copies that put the elements of a region in order."""
     chip = walk.chip(work.name)
     for length, strided, count in origins.runs:
         run_ns = vector_ns(chip, length, 1) if strided else copy_ns(chip, length)
@@ -278,6 +283,10 @@ def add_line_move(walk: WorkWalk, node: Node) -> None:
     uneven = uneven or _lines_apart(walk, node, lead, places)
     count = image.rows if uneven else min(image.rows, MOST_LINES)  # else few lines in the middle stand for all
     first = (image.rows - count) // 2
+    at_once = {
+        cols: {(node.inputs[t], row): read for (t, row), read in places.columns_read(cols).items()}
+        for cols in gatherers
+    }
     lines: list[CellLine] = []
     for y in range(first, first + count):
         line: list[tuple[PlacedCell, ...]] = []
@@ -287,7 +296,7 @@ def add_line_move(walk: WorkWalk, node: Node) -> None:
                 origins = find_origins(walk, node, (y, cols, (low, high)), lead)
                 cell = PlacedCell(*cols, gatherers.get(cols, origins.core))
                 cells.append(cell)
-                gather(walk, work, origins, cell.core, image.rows / count)
+                _gather_line(walk, work, origins, cell.core, at_once.get(cols, {}), image.rows / count)
             line.append(tuple(cells))
         lines.append(tuple(line))
     if not uneven:
@@ -301,6 +310,24 @@ def add_line_move(walk: WorkWalk, node: Node) -> None:
     for rows in pairwise((*starts, count)):
         for core in {cell.core for placed in lines[rows[0]] for cell in placed}:
             work.widen_span(core, rows)
+
+
+def _gather_line(
+    walk: WorkWalk,
+    work: NodeWork,
+    origins: RegionOrigins,
+    core: int,
+    at_once: Mapping[tuple[str, int], Range],
+    times: float,
+) -> None:
+    """Adds what puts a part of a line together on a core: whole pixels of operand lines come once, then are copied.
+
+    at_once: columns of a line of an operand that are brought for all lines of the result.
+    """
+    for region in origins.lines:
+        cols = at_once.get((region.name, region.row), region.cols)
+        walk.bring_row(work, region.name, (region.row, region.part), cols, core, lines=times)
+    _copy_runs(walk, work, origins, core, times)
 
 
 def _lines_apart(walk: WorkWalk, node: Node, lead: str, places: MoveOrigins) -> bool:
