@@ -324,9 +324,7 @@ def add_line_move(walk: WorkWalk, node: Node) -> None:
             work.widen_span(core, rows)
 
 
-def _equal_line(
-    walk: WorkWalk, node: Node, places: MoveOrigins, y: int, part: Range
-) -> tuple[str, int, int] | None:
+def _equal_line(walk: WorkWalk, node: Node, places: MoveOrigins, y: int, part: Range) -> tuple[str, int, int] | None:
     """Returns (operand, line, number of the channel range) that equals a line and channel range of a moved tensor.
 
     The first line that equals it is the operand's; later ones are copies. None if there is no such line.

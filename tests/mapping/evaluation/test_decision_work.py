@@ -174,7 +174,8 @@ def test_work_is_that_of_the_lowered_graph(name: str) -> None:
 def between_layers(*nodes: NodeProto, joined: int = 1) -> ModelProto:
     """Nodes from `t` to `s`, of `joined` times as many channels, between two convolutions of 24 x 24 pixels."""
     layers = [node("Conv", "x w", "t", name="first", pads=[1] * 4), node("Conv", "s v", "y", name="last", pads=[1] * 4)]
-    ints = {name: np.array([value]) for name, value in {"begin": 0, "end": 20, "start": 2, "stop": 22, "axis": 3}.items()}
+    values = {"begin": 0, "end": 20, "start": 2, "stop": 22, "axis": 3}
+    ints = {name: np.array([value]) for name, value in values.items()}
     weights = {"w": random(8, 3, 3, 3), "v": random(4, 8 * joined, 3, 3)}
     return make_model([layers[0], *nodes, layers[1]], {"x": (1, 3, 24, 24)}, ["y"], weights | ints, opset=13)
 
