@@ -370,8 +370,7 @@ class _Search:
     def rebalance(self) -> None:
         """Evaluates decisions in which cores move to layers that others wait for, from the best one on.
 
-        The work of layers is corrected as for the best decision, then by what is evaluated with moved cores. Ends when
-        a decision gains too little (`WORTH_REPEATING`).
+        Layers' work is corrected as for the best decision, then by the evaluation. Ends at `WORTH_REPEATING`.
         """
         best = self.best
         corrections = best.corrections
