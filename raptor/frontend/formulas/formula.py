@@ -40,7 +40,8 @@ Operand = Value | float
 class FormulaBuilder:
     """Builds the formula of one node. Its methods emit at most a few maps and return the result.
 
-    All results have `shape` and `image`. Operations on constants only are folded.
+    Results have `shape` and `image`, but for those of which one pixel says all (`apply`). Operations on constants only
+    are folded.
     """
 
     node: NodeView
@@ -102,7 +103,10 @@ class FormulaBuilder:
         return next((o for o in self.node.outputs if o), self.node.name)
 
     def apply(self, function: MapFunction, *operands: Operand) -> Value:
-        """Adds one map; if all operands are constant, returns its value as a constant."""
+        """Adds one map; if all operands are constant, returns its value as a constant.
+
+        If all pixels of each operand are equal, so are those of the result: it has one, which operators broadcast.
+        """
         values = [Constant(make_scalar_pixels(o)) if isinstance(o, int | float) else o for o in operands]
         constants = [v for v in values if isinstance(v, Constant)]
         if len(constants) == len(values):
@@ -110,8 +114,10 @@ class FormulaBuilder:
                 return Constant(np.asarray(MAP_FUNCTIONS[function](*(c.pixels for c in constants)), np.float32))
         names = tuple(dict.fromkeys(v.name for v in values if isinstance(v, Tensor)))
         operator = Map(function, tuple(v if isinstance(v, Constant) else names.index(v.name) for v in values))
-        stem = f"{self._stem}.{function}"
-        return self.ctx.emit_inner(self.node, names, self.shape, self.image, operator, stem)
+        pixel = Image((self.image.channels,), 0)
+        alike = self.image.pixels > 1 and all(_is_pixel(v) for v in values)
+        shape, image = (pixel.shape, pixel) if alike else (self.shape, self.image)
+        return self.ctx.emit_inner(self.node, names, shape, image, operator, f"{self._stem}.{function}")
 
     def add(self, x: Operand, y: Operand) -> Value:
         return self.apply("add", x, y)
@@ -184,9 +190,15 @@ class FormulaBuilder:
             return
         known = self.ctx.integer_range(result) if is_integer_type(kind) else None
         operator, inputs = self.ctx.pop_operator(result)
-        self.ctx.emit(self.node, inputs, result.image, operator, output)
+        image = self.image if isinstance(operator, Map) else result.image  # a map broadcasts pixels
+        self.ctx.emit(self.node, inputs, image, operator, output)
         if known is not None:
             self.ctx.declare_range(output or self.node.output, known)
+
+
+def _is_pixel(value: Value) -> bool:
+    """True if all pixels of a value are equal, and it has one for all."""
+    return (value.pixels.shape[:2] == (1, 1)) if isinstance(value, Constant) else value.image.pixels == 1
 
 
 def choose_result_image(tensors: Iterable[Tensor], shape: Shape) -> Image:

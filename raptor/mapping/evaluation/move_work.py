@@ -1,6 +1,6 @@
 """The work of rearrangements: gathers line by line, and views, of which readers gather the regions that they need."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -61,11 +61,16 @@ def _origins(walk: WorkWalk, node: Node, wanted: Ints) -> MoveRegion:
             begins.append(OperandBegin(name, int(inside[0]), int(wanted[inside[0]]) - first))
         first += size
     runs = find_runs(where, offset)
-    if len(lines) == 1 and len(runs) == 1 and runs[0, 3] == 1:
-        return MoveRegion(tuple(lines), (), tuple(begins))
     kinds, counts = np.unique(np.stack([runs[:, 4], (runs[:, 3] != 1) & (runs[:, 4] > 1)]), axis=1, return_counts=True)
     copies = tuple((n, bool(s), c) for n, s, c in zip(*kinds.tolist(), counts.tolist(), strict=True))
     return MoveRegion(tuple(lines), copies, tuple(begins))
+
+
+def _is_one_run(origins: RegionOrigins) -> bool:
+    """True if a region is elements of one line that follow one another there."""
+    return len(origins.lines) == 1 and sum(count for _, strided, count in origins.runs if not strided) == 1 == sum(
+        count for *_, count in origins.runs
+    )
 
 
 def _line_regions(walk: WorkWalk, name: str, elements: Ints) -> tuple[Ints, Ints, list[LineRegion]]:
@@ -111,6 +116,12 @@ def gather(walk: WorkWalk, work: NodeWork, origins: RegionOrigins, core: int, ti
                     walk.chip(region.name), cell.core, region.channels[1] - region.channels[0], times * cell.width
                 )
             walk.move_cell(work, region.name, cell, core, elements, times)
+    if not _is_one_run(origins):
+        _copy_runs(walk, work, origins, core, times)
+
+
+def _copy_runs(walk: WorkWalk, work: NodeWork, origins: RegionOrigins, core: int, times: float) -> None:
+    """Adds the copies that put the elements of a region in order."""
     chip = walk.chip(work.name)
     for length, strided, count in origins.runs:
         run_ns = vector_ns(chip, length, 1) if strided else copy_ns(chip, length)
@@ -278,16 +289,26 @@ def add_line_move(walk: WorkWalk, node: Node) -> None:
     uneven = uneven or _lines_apart(walk, node, lead, places)
     count = image.rows if uneven else min(image.rows, MOST_LINES)  # else few lines in the middle stand for all
     first = (image.rows - count) // 2
-    lines: list[CellLine] = []
+    at_once = {
+        cols: {(node.inputs[t], row): read for (t, row), read in places.columns_read(cols).items()}
+        for cols in gatherers
+    }
+    lines, reused = list[CellLine](), set[tuple[str, int, int]]()
     for y in range(first, first + count):
         line: list[tuple[PlacedCell, ...]] = []
         for low, high in parts:
+            same = None if gatherers else _equal_line(walk, node, places, y, (low, high))
+            if same is not None and same not in reused:
+                reused.add(same)
+                name, row, part = same
+                line.append(walk.layouts[name].line(row)[part])
+                continue
             cells: list[PlacedCell] = []
             for cols in columns:
                 origins = find_origins(walk, node, (y, cols, (low, high)), lead)
                 cell = PlacedCell(*cols, gatherers.get(cols, origins.core))
                 cells.append(cell)
-                gather(walk, work, origins, cell.core, image.rows / count)
+                _gather_line(walk, work, origins, cell.core, at_once.get(cols, {}), image.rows / count)
             line.append(tuple(cells))
         lines.append(tuple(line))
     if not uneven:
@@ -301,6 +322,41 @@ def add_line_move(walk: WorkWalk, node: Node) -> None:
     for rows in pairwise((*starts, count)):
         for core in {cell.core for placed in lines[rows[0]] for cell in placed}:
             work.widen_span(core, rows)
+
+
+def _equal_line(walk: WorkWalk, node: Node, places: MoveOrigins, y: int, part: Range) -> tuple[str, int, int] | None:
+    """Returns (operand, line, number of the channel range) that equals a line and channel range of a moved tensor.
+
+    The first line that equals it is the operand's; later ones are copies. None if there is no such line.
+    """
+    at = y, slice(None), slice(*part)
+    tensor, line, channel = places.tensor[at], places.line[at], places.channel[at]
+    name, row = node.inputs[max(0, int(tensor[0, 0]))], int(line[0, 0])
+    ranges, width = walk.layouts[name].parts, len(tensor)
+    own = (int(channel[0, 0]), int(channel[0, 0]) + part[1] - part[0])
+    if own not in ranges or walk.image(name).width != width:
+        return None
+    here = (tensor == tensor[0, 0]) & (line == row) & (places.col[at] == np.arange(width)[:, None])
+    equal = tensor[0, 0] >= 0 and bool((here & (channel == np.arange(*own))).all())
+    return (name, row, ranges.index(own)) if equal else None
+
+
+def _gather_line(
+    walk: WorkWalk,
+    work: NodeWork,
+    origins: RegionOrigins,
+    core: int,
+    at_once: Mapping[tuple[str, int], Range],
+    times: float,
+) -> None:
+    """Adds what puts a part of a line together on a core: whole pixels of operand lines come once, then are copied.
+
+    at_once: columns of a line of an operand that are brought for all lines of the result.
+    """
+    for region in origins.lines:
+        cols = at_once.get((region.name, region.row), region.cols)
+        walk.bring_row(work, region.name, (region.row, region.part), cols, core, lines=times)
+    _copy_runs(walk, work, origins, core, times)
 
 
 def _lines_apart(walk: WorkWalk, node: Node, lead: str, places: MoveOrigins) -> bool:

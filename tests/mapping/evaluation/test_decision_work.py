@@ -6,13 +6,14 @@ from random import Random
 
 import numpy as np
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 import models
 from benchmarks.programs.slow_models import MODELS, build_model
 from raptor.common.errors import RaptorError
 from raptor.compiler import pipeline
 from raptor.frontend import load
+from raptor.graph.ir import Move
 from raptor.mapping.evaluation.decision_work import decision_work
 from raptor.mapping.evaluation.evaluate import evaluate
 from raptor.mapping.modes.sum_trees import MOST_POOLED_IN_CHAIN
@@ -168,6 +169,49 @@ def test_work_is_that_of_the_lowered_graph(name: str) -> None:
     assert abs(b.sum() / a.sum() - 1) < (0.2 if name == "lstm" else 0.1)
     assert abs(b.max() / a.max() - 1) < 0.17
     assert np.abs(a - b).sum() < 0.25 * a.sum()
+
+
+def between_layers(*nodes: NodeProto, joined: int = 1) -> ModelProto:
+    """Nodes from `t` to `s`, of `joined` times as many channels, between two convolutions of 24 x 24 pixels."""
+    layers = [node("Conv", "x w", "t", name="first", pads=[1] * 4), node("Conv", "s v", "y", name="last", pads=[1] * 4)]
+    values = {"begin": 0, "end": 20, "start": 2, "stop": 22, "axis": 3}
+    ints = {name: np.array([value]) for name, value in values.items()}
+    weights = {"w": random(8, 3, 3, 3), "v": random(4, 8 * joined, 3, 3)}
+    return make_model([layers[0], *nodes, layers[1]], {"x": (1, 3, 24, 24)}, ["y"], weights | ints, opset=13)
+
+
+MOVED = {
+    "shifted columns": between_layers(
+        node("Slice", "t begin end axis", "a", name="move"),
+        node("Slice", "t start stop axis", "b", name="other"),
+        node("Concat", "a b", "s", name="both", axis=1),
+        joined=2,
+    ),
+    "turned image": between_layers(node("Transpose", "t", "s", name="move", perm=[0, 1, 3, 2])),
+    "turned input": make_model(
+        [node("Transpose", "x", "t", name="move", perm=[0, 1, 3, 2]), node("Conv", "t w", "y", name="conv")],
+        {"x": (1, 3, 24, 24)},
+        ["y"],
+        {"w": random(8, 3, 3, 3)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+@pytest.mark.parametrize("cores", [8, 24])
+def test_the_work_of_moves_is_that_of_the_lowered_graph(name: str, cores: int) -> None:
+    """Lines of which all elements are on one core are copied, too, and a gatherer loads a line of an input once."""
+    done = passes(MOVED[name], mapping="rows", cores=cores)
+    costs, works = CostModel(done.arch, done.spatial.filters), decision_work(done.chosen, done.decision, done.arch)
+    moved = {each.output: each.name for each in done.chosen.nodes if isinstance(each.operator, Move)}
+    expected, found = Counter[str](), Counter[str]()
+    for compute in done.spatial.computes:
+        expected[compute.node] += sum(costs.op_ns(op, compute) for op in compute.body)
+    for work in works:
+        found[moved.get(work.name, "")] += sum(work.compute_ns.values())
+    assert {each: found[each] for each in moved.values()} == pytest.approx({n: expected[n] for n in moved.values()})
+    port_ns = sum(memory.port_ns for work in works for memory in work.memory.values())
+    assert port_ns == pytest.approx(partition_work(done.partition, done.arch).memory_ns.sum(), rel=0.02)
 
 
 def random_graphs(seeds: range) -> Iterator[tuple[str, pipeline.MappedGraph]]:
