@@ -23,9 +23,11 @@ from raptor.common.errors import CapacityError
 from raptor.common.process.thread_pool import CheckedThreadPool
 from raptor.graph.ir import Graph
 from raptor.graph.layers import find_filters
+from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.idle_cores import relieve_core
 from raptor.mapping.allocation.phase_sharing import number_phases
 from raptor.mapping.decision import Decision, LineFlow, LineUnfolding
+from raptor.mapping.evaluated_decision import EvaluatedDecision
 from raptor.mapping.evaluation.decision_work import decision_work
 from raptor.mapping.evaluation.evaluate import WorkBounds
 from raptor.mapping.evaluation.graph_facts import GraphFacts
@@ -68,9 +70,6 @@ WORTH_SPREADING = 0.8
 On `bench`, evaluated and measured products of latency and interval: a spectrum with shifted copies on 64 cores 0.89 and
 1.12; others of the kind on 200 cores 0.004 and 0.16, a reader of notes 0.57 and 0.59.
 """
-
-PORT_BINDS = 0.85
-"""Least share of the interval for which the port is busy where it binds."""
 
 WORTH_CORRECTING = 1.15
 """Largest evaluated cost of a decision with lanes, relative to the best one, for its work to be corrected.
@@ -118,7 +117,7 @@ MOST_FAILURES = 2
 """Number of smaller core counts, or heights of layers with lanes, in a row that are tried without an improvement."""
 
 MOST_TOKEN_ELEMENTS = 4_000_000
-"""Largest number of elements in all tensors of a transformer whose decisions are evaluated.
+"""Largest number of elements in all tokens of a transformer whose decisions are evaluated.
 
 The evaluation of ViT-tiny alone takes 4 s.
 """
@@ -159,31 +158,6 @@ MOST_REBALANCED_STEPS = 600_000
 """Number of scheduled steps after which no decision with rebalanced cores is evaluated."""
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluatedDecision:
-    """A decision with its evaluated latency and interval in ns. steps: scheduled.
-
-    knobs, corrections: by which it was made; see `RowMapper.plan`.
-    """
-
-    decision: Decision
-    knobs: TuningKnobs
-    corrections: Mapping[str, float]
-    bounds: WorkBounds
-    latency_ns: float
-    interval_ns: float
-    steps: int
-
-    @property
-    def waits_for_port(self) -> bool:
-        """True if the port of global memory binds the interval."""
-        return self.bounds.port_ns >= PORT_BINDS * self.interval_ns
-
-    def cost(self, latency: float) -> float:
-        """Returns interval x latency^`latency`."""
-        return self.interval_ns * self.latency_ns**latency
-
-
 _Evaluation = tuple[WorkBounds, Future[EvaluatedDecision] | None]
 """Bounds of a decision, and its times, which a thread finds; none if its interval is too long."""
 
@@ -193,12 +167,13 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
 
     For a graph with few steps, those follow that are worth comparing when all computes are known: the decision of
     `map_rows`, which stays unless another one is better, the best one, and the next best ones. Several chips, and
-    transformers with many elements, get the decision of `map_rows` alone. Raises as it does.
+    transformers with many tokens, get the decision of `map_rows` alone. Raises as it does.
     """
     elements = count_elements(graph)
     mapper = RowMapper(graph, arch, cache)
     chains = mapper.stages is not None
-    if arch.chips > 1 or (chains and elements > MOST_TOKEN_ELEMENTS):
+    tokens = sum(each.image.elements for each in graph.tensors.values() if is_token_layout(each.image))
+    if arch.chips > 1 or (chains and tokens > MOST_TOKEN_ELEMENTS):
         return (mapper.plan(knobs).decision,)
     with CheckedThreadPool(1) as pool:
         lines = FEW_LINES if elements <= MOST_SMALL_ELEMENTS else MOST_LINES if knobs.stages == 1 else STAGED_LINES
@@ -358,8 +333,10 @@ class _Search:
             if self.mapper.with_moves(least_ns).spread.moves:
                 knobs = replace(first.knobs, moves=least_ns)
                 self.correct(knobs)
-                with suppress(CapacityError, NothingStreamsError):
-                    self.correct(replace(knobs, lanes=MOVED_LANES, aligned_lines=FEWEST_LINES * MOVED_LANES))
+                lines = FEWEST_LINES * MOVED_LANES
+                if max(_heights_of_layers(self.mapper.graph, first.decision), default=0) >= lines:
+                    with suppress(CapacityError, NothingStreamsError):
+                        self.correct(replace(knobs, lanes=MOVED_LANES, aligned_lines=lines))
             found = (each.result() for each in self.evaluated[known:])
             best = min(found, key=lambda each: self.cost_beside(first, each), default=first)
             if self.cost_beside(first, best) <= WORTH_SPREADING * first.cost(self.latency):

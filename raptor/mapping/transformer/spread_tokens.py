@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
+from weakref import WeakKeyDictionary
 
 from raptor.mapping.decision import DotGrid, LineUnfolding, renumber_record
 from raptor.mapping.knobs import MESSAGE_OVERHEAD_NS, TuningKnobs
@@ -279,6 +280,10 @@ def _shares(cores: int, tokens: int) -> Iterator[tuple[int, int]]:
         yield list(same)[-1]
 
 
+_KNOWN = WeakKeyDictionary[TokenStages, dict[tuple[int, int, int, Target], "tuple[float, SpreadChoice] | None"]]()
+"""Memo of `_spread_group`: layers beside chains are given cores one by one, and all of it is chosen again each time."""
+
+
 def spread_groups(
     stages: TokenStages,
     arch: Target,
@@ -293,7 +298,10 @@ def spread_groups(
     """
     choice = TokenCores(cores=cores)
     for (first, last), (low, high) in zip(groups, even_ranges(cores, len(groups)), strict=True):
-        found = _spread_group(stages, first, last, arch, high - low)
+        known, key = _KNOWN.setdefault(stages, {}), (first, last, high - low, arch)
+        if key not in known:
+            known[key] = _spread_group(stages, *key)
+        found = known[key]
         if found is None:
             return None
         time_ns, own = found[0], found[1].choice(knobs)
@@ -306,7 +314,7 @@ def spread_groups(
 
 
 def _spread_group(
-    stages: TokenStages, first: int, last: int, arch: Target, cores: int
+    stages: TokenStages, first: int, last: int, cores: int, arch: Target
 ) -> tuple[float, SpreadChoice] | None:
     """Returns the best choice for attentions `first` to `last` (excluded) and the chains after them, and its time.
 

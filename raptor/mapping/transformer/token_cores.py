@@ -360,7 +360,7 @@ def _best(
     return min(found)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class TokenStages:
     """Alternating chains and attentions: `chains[i]` is before `products[i]`, and the last chain after all of them.
 
