@@ -324,26 +324,33 @@ class _Search:
         """Evaluates decisions like `first` in which moves of computed tensors have cores of their own.
 
         They have if the work behind one is a part of the interval; fewer moves are tried first (`SHARES_OF_MOVES`).
-        Layers have lanes as before, or aligned ones. Decisions that gain too little (`WORTH_SPREADING`) are forgotten;
-        one that gains enough is gone on from.
+        Decisions that gain too little (`WORTH_SPREADING`) are forgotten; one that gains enough is gone on from, also
+        with aligned lanes.
         """
         known = len(self.evaluated)
         for share in SHARES_OF_MOVES:
-            least_ns = share * first.interval_ns
-            if self.mapper.with_moves(least_ns).spread.moves:
-                knobs = replace(first.knobs, moves=least_ns)
+            knobs = replace(first.knobs, moves=share * first.interval_ns)
+            if self.mapper.with_moves(knobs.moves).spread.moves:
                 self.correct(knobs)
-                lines = FEWEST_LINES * MOVED_LANES
-                if max(_heights_of_layers(self.mapper.graph, first.decision), default=0) >= lines:
-                    with suppress(CapacityError, NothingStreamsError):
-                        self.correct(replace(knobs, lanes=MOVED_LANES, aligned_lines=lines))
-            found = (each.result() for each in self.evaluated[known:])
-            best = min(found, key=lambda each: self.cost_beside(first, each), default=first)
-            if self.cost_beside(first, best) <= WORTH_SPREADING * first.cost(self.latency):
+            if self._best_after(first, known) is not first:
                 self.steps = 0
-                self.spread_moves(best)
+                self._align_beside_moves(knobs)
+                self.spread_moves(self._best_after(first, known))
                 return
             del self.evaluated[known:]
+
+    def _best_after(self, first: EvaluatedDecision, known: int) -> EvaluatedDecision:
+        """Returns the best decision but for the first `known` if it gains enough (`WORTH_SPREADING`); else `first`."""
+        found = (each.result() for each in self.evaluated[known:])
+        best = min(found, key=lambda each: self.cost_beside(first, each), default=first)
+        return best if self.cost_beside(first, best) <= WORTH_SPREADING * first.cost(self.latency) else first
+
+    def _align_beside_moves(self, knobs: TuningKnobs) -> None:
+        """Evaluates decisions in which high layers have aligned lanes beside moves with cores of their own."""
+        lines = FEWEST_LINES * MOVED_LANES
+        if max(_heights_of_layers(self.mapper.graph, self.best.decision), default=0) >= lines:
+            with suppress(CapacityError, NothingStreamsError):
+                self.correct(replace(knobs, lanes=MOVED_LANES, aligned_lines=lines))
 
     def regroup_phases(self) -> None:
         """Evaluates decisions with other groups of phases (`PHASE_WEIGHTS`), from the best one on."""
