@@ -32,7 +32,7 @@ from raptor.mapping.evaluation.decision_work import decision_work
 from raptor.mapping.evaluation.evaluate import WorkBounds
 from raptor.mapping.evaluation.graph_facts import GraphFacts
 from raptor.mapping.evaluation.work_schedule import schedule_work
-from raptor.mapping.knobs import TuningKnobs
+from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs
 from raptor.mapping.modes.line_plans import MOST_LANES
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import MOST_SMALL_ELEMENTS, count_elements
@@ -171,7 +171,7 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
     """
     elements = count_elements(graph)
     mapper = RowMapper(graph, arch, cache)
-    chains = mapper.stages is not None
+    chains = bool(knobs.chains) and mapper.stages is not None
     tokens = sum(each.image.elements for each in graph.tensors.values() if is_token_layout(each.image))
     if arch.chips > 1 or (chains and tokens > MOST_TOKEN_ELEMENTS):
         return (mapper.plan(knobs).decision,)
@@ -182,10 +182,10 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
         if knobs.latency and phases:
             search.compare_phases()
         corrections = search.correct(search.knobs)
-        if chains:
+        if chains and knobs.chains == DEFAULT_KNOBS.chains:
             corrections = search.compare_chains(corrections)
             chains = bool(search.knobs.chains)
-        elif knobs.latency and not phases:
+        elif not chains and knobs.latency and not phases:
             search.correct(replace(search.knobs, latency=0.0))
         if not knobs.latency:
             search.align_lanes(corrections)

@@ -152,13 +152,13 @@ def signal() -> ModelProto:
 
 
 def module() -> ModelProto:
-    """Two branches of an Inception module."""
+    """Three branches of an Inception module."""
     nodes = [
-        *(node("Conv", f"x {i} {i}0", f"{i}1", name=i) for i in "ab"),
-        *(node("Relu", f"{i}1", f"{i}2", name=f"relu of {i}") for i in "ab"),
-        node("Concat", "a2 b2", "y", name="both", axis=1),
+        *(node("Conv", f"x {i} {i}0", f"{i}1", name=i) for i in "abc"),
+        *(node("Relu", f"{i}1", f"{i}2", name=f"relu of {i}") for i in "abc"),
+        node("Concat", "a2 b2 c2", "y", name="both", axis=1),
     ]
-    weights = {name: random(3, 5, 1, 1) for name in "ab"} | {f"{name}0": random(3) for name in "ab"}
+    weights = {name: random(3, 5, 1, 1) for name in "abc"} | {f"{name}0": random(3) for name in "abc"}
     return make_model(nodes, {"x": (1, 5, 6, 7)}, ["y"], weights)
 
 

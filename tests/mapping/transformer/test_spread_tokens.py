@@ -263,7 +263,9 @@ def test_cores_that_share_a_layer_put_its_input_together_in_turns():
 def in_segments(monkeypatch: pytest.MonkeyPatch, model: ModelProto = MODEL, **options: Any) -> Passes:
     """Compiles with segments of as few tokens as can be."""
     monkeypatch.setattr(spread_tokens, "SEGMENT_NS", 1)
-    return passes(model, **CHIP | options, mapping="rows")
+    chip = CHIP | options
+    knobs = {"chains": token_choice.SPREAD, **chip.get("knobs", {})}
+    return passes(model, **chip | {"knobs": knobs}, mapping="rows")
 
 
 def test_cores_pass_on_their_tokens_in_segments(monkeypatch: pytest.MonkeyPatch):

@@ -10,6 +10,7 @@ import models
 import raptor
 from raptor.common.errors import CapacityError
 from raptor.mapping.decision import DotGrid
+from raptor.mapping.transformer.token_choice import APART
 from raptor.spatial.ir import Copy
 from tests.pipeline import Passes, by_line, check, faults, line_flow, passes
 from tests.tiny_models import make_model, node, random
@@ -93,7 +94,7 @@ def transposed_scores(keys: int) -> ModelProto:
 @pytest.mark.parametrize(("keys", "passed"), [(2, ("early",)), (3, ())])
 def test_an_attention_passes_on_values_of_its_own_tokens(keys: int, passed: tuple[str, ...]):
     """An attention of two queries has no core for a third token."""
-    model, chip = transposed_scores(keys), {**CHIP, "cores": 4}
+    model, chip = transposed_scores(keys), {**CHIP, "cores": 4, "knobs": {"chains": APART}}
     (grid,) = line_flow(passes(model, **chip, mapping="rows").decision).products.values()
     assert grid.relays == passed
     check(model, tolerance=1e-4, **chip)
