@@ -165,15 +165,6 @@ class RowMapper:
     def parts(self) -> dict[str, ChannelRanges]:
         return line_channel_ranges(self.graph, self.arch)
 
-    def _product_times(
-        self, options: Mapping[str, list[CoreOption]], chosen: Mapping[str, UnitRecord]
-    ) -> Iterator[tuple[str, float]]:
-        """Yields (name, planned time in ns of a core) of the products that have cores of their own."""
-        for name, front in options.items():
-            if name in chosen:
-                cores = len(chosen[name].cores)
-                yield name, next(option.core_ns for option in front if option.cores == cores)
-
     def with_moves(self, least_ns: float) -> "RowMapper":
         """Returns a mapper by which moves with at least `least_ns` of work behind them have cores of their own."""
         spread = self._move_work.spread(least_ns)
@@ -291,8 +282,18 @@ class RowMapper:
         if fitting is None:
             return None
         planned_ns.update((key, placed.plan.core_ns) for key, placed in fitting[1].items())
-        planned_ns.update(self._product_times(products, fitting[0]))
+        planned_ns.update(_product_times(products, fitting[0]))
         return _numbered(task, *fitting, TokenCores())
+
+
+def _product_times(
+    options: Mapping[str, list[CoreOption]], chosen: Mapping[str, UnitRecord]
+) -> Iterator[tuple[str, float]]:
+    """Yields (name, planned time in ns of a core) of the products that have cores of their own."""
+    for name, front in options.items():
+        if name in chosen:
+            cores = len(chosen[name].cores)
+            yield name, next(option.core_ns for option in front if option.cores == cores)
 
 
 def _beside_tokens(task: _MappingTask, stages: TokenStages) -> tuple[_Placed, TokenCores] | None:
