@@ -78,7 +78,7 @@ def mapped(model: Any) -> MappedGraph:
     [
         *(("one_hot", 2), ("group_moments", 2), ("harmonics", 2), ("pixel_classes", 3), ("softmax_pixels", 2)),
         *(("octaves", 2), ("octaves_harmonics", 2), ("interleaved_signals", 2)),
-        *(("fourier_steps", 2), ("refined_maxima", 2)),
+        *(("fourier_steps", 2), ("refined_maxima", 3)),
         *(("key_points", 2), ("attentive_pool", 3), ("repeated_vector", 2), ("points", 2), ("coordinates", 2)),
         ("state_space", 2),
     ],
