@@ -76,7 +76,7 @@ def mapped(model: Any) -> MappedGraph:
 @pytest.mark.parametrize(
     ("name", "times"),
     [
-        *(("one_hot", 2), ("group_moments", 2), ("harmonics", 2), ("pixel_classes", 3), ("softmax_pixels", 2)),
+        *(("one_hot", 2), ("group_moments", 2), ("harmonics", 2), ("pixel_classes", 2), ("softmax_pixels", 2)),
         *(("octaves", 2), ("octaves_harmonics", 2), ("interleaved_signals", 2)),
         *(("fourier_steps", 2), ("refined_maxima", 3)),
         *(("key_points", 2), ("attentive_pool", 3), ("repeated_vector", 2), ("points", 2), ("coordinates", 2)),
@@ -89,6 +89,15 @@ def test_no_core_does_most_of_the_work(name: str, times: float):
     bounds = evaluate((done := mapped(model)).graph, done.decision, load_chip(ChipOptions(**CHIP))).bounds
     assert bounds.busiest_ns < times * max(bounds.total_ns / CHIP["cores"], bounds.port_ns)
     assert raptor.compile(model, **CHIP).validate(samples=2).verdict == "pass"
+
+
+def test_classes_of_pixels_stay_an_image():
+    """Each line of classes is there when the line of the image is; one line of all pixels would be there at the end."""
+    graph = mapped(model_of("pixel_classes")).graph
+    moves = [node for node in graph.nodes if isinstance(node.operator, Move)]
+    images = [graph.tensors[name].image for node in moves for name in (*node.inputs, node.output)]
+    assert images
+    assert all(image.rows > 1 for image in images)
 
 
 def test_short_runs_of_a_computed_tensor_are_gathered_on_cores_of_their_own():
