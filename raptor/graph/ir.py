@@ -343,6 +343,8 @@ def _operator_fault(operator: Operator, inputs: list[Tensor], output: Tensor) ->
         wanted = (output.image.pixels, output.image.channels, int(np.prod(output.shape)))
     if isinstance(operator, Map):
         return _map_fault(operator, sources, output.image)
+    if isinstance(operator, Filter) and operator.relu and (operator.window.tap_count > 1 or operator.groups > 1):
+        return "a ReLU in a layer with several products for an output"
     return None if found == wanted else f"shapes disagree: {found} and {wanted}"
 
 

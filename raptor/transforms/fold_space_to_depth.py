@@ -66,10 +66,13 @@ def _in_place(node: Node, made: Mapping[str, Node], tensors: Mapping[str, Tensor
 
 
 def _is_simple(operator: Filter) -> bool:
-    """Checks whether a layer has no batch, groups, dilation, shared weights or transposed window."""
+    """Checks whether a layer has no batch, groups, dilation, shared weights, transposed window or ReLU.
+
+    With more taps, a ReLU in the layer would clip each of several products instead of their sum.
+    """
     window = operator.window
     plain = window.batch == 1 and not window.transposed and set(window.dilations) <= {1}
-    return plain and operator.groups == 1 and not operator.key
+    return plain and operator.groups == 1 and not operator.key and not operator.relu
 
 
 def _only_source(name: str, made: Mapping[str, Node]) -> str | None:

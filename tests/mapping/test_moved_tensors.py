@@ -138,7 +138,9 @@ def test_lines_of_one_token_become_a_line():
         node("Conv", "t w", "y", name="layer"),
     ]
     model = make_model(nodes, {"x": (1, 40, 1, 6)}, {"y": 4}, {"scale": random(6), "w": random(5, 6, 3, 1)}, opset=13)
-    assert len(by_line(passes(model, mapping="rows", cores=24, xbar=16).decision)["y"].grid.cols) > 4
+    done = passes(model, mapping="rows", cores=24, xbar=16)
+    assert done.chosen.tensors["m"].image.rows == 1
+    assert len(by_line(done.decision)["y"].grid.cols) > 4
     assert raptor.compile(model, cores=24, xbar=16).validate(samples=2).verdict == "pass"
 
 

@@ -160,3 +160,14 @@ def test_others_are_read_as_they_are(name: str):
     model = moving(*nodes, given=given, rank=3 if nodes is PATCHES else 4)
     before, after = read(model)
     assert after is before
+
+
+def test_a_layer_with_a_relu_stays():
+    """Its sum is one product; of the image, it would be one for each pixel of a block, each clipped by itself."""
+    weights = {"w": random(8, 4), "shape": np.array([5, 8])}
+    nodes = [
+        *(node("Tanh", "x", "a"), node("Reshape", "a shape", "b")),
+        *(node("MatMul", "b w", "c", name="layer"), node("Relu", "c", "y")),
+    ]
+    model = make_model(nodes, {"x": (1, 1, 1, 40)}, ["y"], weights, opset=13)
+    check(model, mapping="rows", xbar=32, cores=4)
