@@ -13,7 +13,7 @@ PORT_BINDS = 0.85
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedDecision:
-    """A decision with its evaluated latency and interval in ns. steps: scheduled.
+    """A decision with its evaluated latency and interval in ns. steps: number of scheduled steps.
 
     knobs, corrections: by which it was made; see `RowMapper.plan`.
     """

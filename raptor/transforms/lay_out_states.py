@@ -73,14 +73,17 @@ class _TakenState:
         return make_move([image], self.taken[name].reshape(made.shape), made)
 
     def work(self, image: Image, after: Image) -> float:
-        """Returns the work of all rearrangements with an image of the state. `after`: image of its next value."""
+        """Returns the work of all rearrangements of the state, in copies of runs, if it has this image.
+
+        `after`: image of its next value, which is rearranged when a step ends.
+        """
         update = make_move([after], c_order(image.shape), image)
         made = [self.graph.tensors[name].image for name in self.read]
         taking = (count_move_work(self.move(n, image), [image], m) for n, m in zip(self.read, made, strict=True))
         return count_move_work(update, [after], image) + sum(taking)
 
     def laid_out(self, image: Image) -> Graph:
-        """Returns the graph with an image of the state."""
+        """Returns the graph in which the state has this image, and its rearrangements read it directly."""
         tensors = dict(self.graph.tensors)
         tensors[self.name] = replace(tensors[self.name], image=image)
 

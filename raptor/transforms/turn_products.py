@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from raptor.graph.ir import Constant, Dot, Elementwise, Graph, Indices, Map, Move, Node, Rename, Softmax, Tensor
-from raptor.graph.streaming_layout import keeps_elements_in_place
+from raptor.graph.streaming_layout import keeps_elements_in_place, move_in_place
 from raptor.target.tensor_layout import Image
 
 
@@ -104,8 +104,7 @@ def _turned_chain(chain: Sequence[Node], tensors: dict[str, Tensor]) -> Iterator
     names = {node.output: _add_turned(node.output, image, tensors) for node in (first, *between)}
     yield replace(first, operator=turned, inputs=(right, left), output=names[first.output])
     yield from (replace(n, inputs=(names[n.inputs[0]],), output=names[n.output]) for n in between)
-    same = np.arange(image.elements).reshape(image.pixels, image.channels)
-    yield replace(last, operator=Move(same), inputs=(names[last.inputs[0]],))
+    yield replace(last, operator=move_in_place(image), inputs=(names[last.inputs[0]],))
 
 
 def _image(product: Dot) -> Image:

@@ -40,8 +40,8 @@ Operand = Value | float
 class FormulaBuilder:
     """Builds the formula of one node. Its methods emit at most a few maps and return the result.
 
-    Results have `shape` and `image`, but for those of which one pixel says all (`apply`). Operations on constants only
-    are folded.
+    Results have `shape` and `image`; one whose pixels are all equal has a single pixel (`apply`). Operations on
+    constants only are folded.
     """
 
     node: NodeView

@@ -68,9 +68,7 @@ def _origins(walk: WorkWalk, node: Node, wanted: Ints) -> MoveRegion:
 
 def _is_one_run(origins: RegionOrigins) -> bool:
     """True if a region is elements of one line that follow one another there."""
-    return len(origins.lines) == 1 and sum(count for _, strided, count in origins.runs if not strided) == 1 == sum(
-        count for *_, count in origins.runs
-    )
+    return len(origins.lines) == 1 and [(strided, count) for _, strided, count in origins.runs] == [(False, 1)]
 
 
 def _line_regions(walk: WorkWalk, name: str, elements: Ints) -> tuple[Ints, Ints, list[LineRegion]]:
@@ -355,7 +353,7 @@ def _gather_line(
     """
     for region in origins.lines:
         cols = at_once.get((region.name, region.row), region.cols)
-        walk.bring_row(work, region.name, (region.row, region.part), cols, core, lines=times)
+        walk.bring_line(work, region.name, (region.row, region.part), cols, core, lines=times, alone=True)
     _copy_runs(walk, work, origins, core, times)
 
 

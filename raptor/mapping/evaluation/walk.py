@@ -192,38 +192,18 @@ class WorkWalk:
         *,
         lines: float,
         exact: bool = False,
+        alone: bool = False,
         steps: Range | None = None,
     ) -> None:
         """Adds copies of pixels `cols` of `lines` lines to a core, unless it has them; with `exact`, and no others.
 
-        `place`: number of the line and of the channel range. Where all lines are alike, the first one stands for them.
-        `steps`: steps of the work in which the copies are made, if not in all.
+        `place`: number of the line and of the channel range. Where all lines are alike, the first one stands for them,
+        but for a line `alone`. `steps`: steps of the work in which the copies are made, if not in all.
         """
-        row = self.layouts[name].index(place[0])
-        self._bring(work, name, place, cols, core, self.lines_on[name, row, place[1], core], lines, exact, steps)
-
-    def bring_row(
-        self, work: NodeWork, name: str, place: tuple[int, int], cols: Range, core: int, *, lines: float
-    ) -> None:
-        """Adds copies of pixels `cols` of a line to a core, unless it has them; no other line stands for it."""
-        held = self.lines_on[name, "row", *place, core]
-        self._bring(work, name, place, cols, core, held, lines)
-
-    def _bring(
-        self,
-        work: NodeWork,
-        name: str,
-        place: tuple[int, int],
-        cols: Range,
-        core: int,
-        held: list[Range],
-        lines: float,
-        exact: bool = False,
-        steps: Range | None = None,
-    ) -> None:
-        """Adds copies of pixels of a line to a core, unless it has them, or they are among the pixels `held` there."""
         layout, part = self.layouts[name], place[1]
         cells = layout.line(place[0])[part]
+        row = ("alone", place[0]) if alone else layout.index(place[0])
+        held = self.lines_on[name, row, part, core]
         there = [*((c.first, c.last) for c in cells if c.core == core), *held]
         if any(cols == have if exact else have[0] <= cols[0] and cols[1] <= have[1] for have in there):
             return

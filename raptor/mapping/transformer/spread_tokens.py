@@ -281,7 +281,7 @@ def _shares(cores: int, tokens: int) -> Iterator[tuple[int, int]]:
 
 
 _KNOWN = WeakKeyDictionary[TokenStages, dict[tuple[int, int, int, Target], "tuple[float, SpreadChoice] | None"]]()
-"""Memo of `_spread_group`: layers beside chains are given cores one by one, and all of it is chosen again each time."""
+"""Results of `_spread_group`. While layers beside chains get cores one by one, it is called with equal arguments."""
 
 
 def spread_groups(

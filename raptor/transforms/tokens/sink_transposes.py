@@ -31,7 +31,7 @@ def sink_transposes(graph: Graph) -> Graph:
 
 
 def _joined(node: Node, made: Mapping[str, Node]) -> Node:
-    """Returns a move of what another move makes as one move; other nodes as they are. `made`: the other moves."""
+    """Joins a move with the move that makes its operand, if that is in `made`; returns other nodes as they are."""
     before = made.get(node.inputs[0]) if len(node.inputs) == 1 else None
     if before is None or not isinstance(node.operator, Move) or not isinstance(before.operator, Move):
         return node
@@ -44,7 +44,7 @@ def _composed(move: Move, before: Move) -> Move:
 
 
 def _late_functions(graph: Graph) -> Iterator[tuple[str, tuple[Node, Move]]]:
-    """Yields (result, move of tokens: node and operator) for each function of one operand that moves make from tokens.
+    """Yields each function of moved tokens: (name of its result, (node and operator of the move before it)).
 
     Only products read the result, directly, or after moves, renames and more functions.
     """
@@ -70,9 +70,9 @@ def _only_multiplied(graph: Graph) -> set[str]:
 
 
 def _turned(name: str, graph: Graph, made: Mapping[str, Node]) -> tuple[Node, Move] | None:
-    """Returns the last move of those that make a tensor that cannot stream, as one move of the tensors that can.
+    """Returns the moves and renames between tokens and a tensor that cannot stream, as one node and its operator.
 
-    These are tokens, or some channels of an image; None for other tensors. Also returns its operator. `made`: the node
+    The node reads the tokens, or an image of which some channels are moved. None for other tensors. `made`: the node
     that makes each tensor.
     """
     node = made.get(name)
