@@ -39,6 +39,11 @@ def cut_channels(channels: int, tile: int) -> ChannelRanges:
     return tuple((first, min(first + tile, channels)) for first in range(0, channels, tile))
 
 
+def even_ranges(count: int, pieces: int) -> tuple[Range, ...]:
+    """Cuts 0 to `count` into ranges of sizes that differ by at most 1."""
+    return tuple((count * i // pieces, count * (i + 1) // pieces) for i in range(pieces))
+
+
 MANY_COPIES = 128
 """Fewest pixels that are made of tensors of one pixel on several cores."""
 
@@ -74,7 +79,7 @@ def output_ranges(operator: Filter, ins: ChannelRanges, arch: Target) -> Channel
     block = most_outputs_reading(window, max(pixels_per_block(part, rows) for part in ins))
     finer = min(math.ceil(outs * block / (WIDE_XBARS * arch.outputs_per_xbar)), arch.usable_cores // CORES_PER_RANGE)
     count = min(outs, max(-(-outs // rows), math.ceil(outs * block / (SHARE_OF_COLUMNS * columns)), finer))
-    return tuple((outs * i // count, outs * (i + 1) // count) for i in range(count))
+    return even_ranges(outs, count)
 
 
 @cache

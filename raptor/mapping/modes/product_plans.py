@@ -11,7 +11,7 @@ from raptor.graph.ir import Dot, Elementwise, Graph, Rename, Softmax
 from raptor.mapping.allocation.core_division import CoreOption
 from raptor.mapping.decision import DotGrid
 from raptor.mapping.knobs import MESSAGE_OVERHEAD_NS
-from raptor.mapping.modes.line_streaming import ChannelRanges, Range, can_stream_product, find_views
+from raptor.mapping.modes.line_streaming import ChannelRanges, can_stream_product, even_ranges, find_views
 from raptor.mapping.modes.operator_cost import operator_ns
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, message_ns, vector_ns
@@ -52,12 +52,8 @@ class ProductUnit:
         for count, (core_ns, heads, queries) in sorted(found.items()):
             if core_ns < fastest_ns:
                 fastest_ns = core_ns
-                grid = DotGrid(_even(self.lines, heads), _even(self.pixels, queries), tuple(range(count)))
+                grid = DotGrid(even_ranges(self.lines, heads), even_ranges(self.pixels, queries), tuple(range(count)))
                 yield CoreOption(count, correction * core_ns, whole={name: grid})
-
-
-def _even(count: int, pieces: int) -> tuple[Range, ...]:
-    return tuple((count * i // pieces, count * (i + 1) // pieces) for i in range(pieces))
 
 
 def find_product_units(graph: Graph, parts: Mapping[str, ChannelRanges], arch: Target) -> dict[str, ProductUnit]:

@@ -28,9 +28,8 @@ from raptor.mapping.decision import (
     record_cores,
 )
 from raptor.mapping.modes.dense_unfolding import spread_matrices, summing_cores, unfold_dense
-from raptor.mapping.modes.line_streaming import Range, can_stream_product, find_views, line_channel_ranges
+from raptor.mapping.modes.line_streaming import Range, can_stream_product, even_ranges, find_views, line_channel_ranges
 from raptor.mapping.transformer.shared_step import share_layers
-from raptor.mapping.transformer.token_cores import even_ranges
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, message_ns, vector_ns
 

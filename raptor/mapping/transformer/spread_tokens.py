@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from raptor.mapping.decision import DotGrid, LineUnfolding, renumber_record
 from raptor.mapping.knobs import MESSAGE_OVERHEAD_NS, TuningKnobs
-from raptor.mapping.modes.line_streaming import Range
+from raptor.mapping.modes.line_streaming import Range, even_ranges
 from raptor.mapping.transformer.token_cores import (
     NO_OTHER_LAYERS,
     AttentionProduct,
@@ -27,7 +27,6 @@ from raptor.mapping.transformer.token_cores import (
     TokenCores,
     TokenLayer,
     TokenStages,
-    even_ranges,
 )
 from raptor.mapping.transformer.token_cuts import TokenCut, enumerate_cuts
 from raptor.target.arch import Target

@@ -20,7 +20,7 @@ from raptor.mapping.allocation.phase_sharing import divide_in_proportion
 from raptor.mapping.decision import DotGrid, LineGrid, LineUnfolding
 from raptor.mapping.knobs import MESSAGE_OVERHEAD_NS, TuningKnobs
 from raptor.mapping.modes.integer_costs import with_accumulators
-from raptor.mapping.modes.line_streaming import ChannelRanges, Range, cut_channels
+from raptor.mapping.modes.line_streaming import ChannelRanges, Range, cut_channels, even_ranges
 from raptor.mapping.modes.line_unfolding import most_additions, pixels_per_block
 from raptor.target.arch import Target
 from raptor.target.timing import (
@@ -617,8 +617,3 @@ def _shares(chains: Sequence[TokenChain], cores: int) -> list[int] | None:
         chain.best(chain.least + int(free * root / max(sum(roots), 1.0)))
         for chain, root in zip(chains, roots, strict=True)
     ]
-
-
-def even_ranges(count: int, pieces: int) -> tuple[Range, ...]:
-    """Cuts 0 to `count` into ranges of sizes that differ by at most 1."""
-    return tuple((count * i // pieces, count * (i + 1) // pieces) for i in range(pieces))

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from raptor.mapping.decision import LineGrid
-from raptor.mapping.modes.line_streaming import ChannelRanges, Range, cut_channels
-from raptor.mapping.transformer.token_cores import TokenLayerShape, even_ranges
+from raptor.mapping.modes.line_streaming import ChannelRanges, Range, cut_channels, even_ranges
+from raptor.mapping.transformer.token_cores import TokenLayerShape
 from raptor.target.arch import Target
 from raptor.target.timing import message_element_ns, mvmul_ns
 

@@ -17,7 +17,7 @@ from raptor.mapping.decision import DotGrid, LineUnfolding
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs
 from raptor.mapping.modes import line_unfolding
 from raptor.mapping.modes.epilogue_cost import find_epilogues
-from raptor.mapping.modes.line_streaming import cut_channels
+from raptor.mapping.modes.line_streaming import cut_channels, even_ranges
 from raptor.mapping.transformer import spread_tokens, token_choice
 from raptor.mapping.transformer.spread_tokens import (
     ModelCopies,
@@ -30,7 +30,6 @@ from raptor.mapping.transformer.token_cores import (
     AttentionProduct,
     TokenLayerShape,
     TokenStages,
-    even_ranges,
     group_stages,
     separate_stages,
 )
