@@ -274,17 +274,19 @@ class _Search:
         if best.result().cost(self.latency) <= WORTH_REGROUPING * first.result().cost(self.latency):
             self.knobs, self.evaluated = best.result().knobs, [best]
 
-    def correct(self, knobs: TuningKnobs, corrections: Mapping[str, float] | None = None) -> Mapping[str, float]:
+    def correct(
+        self, knobs: TuningKnobs, corrections: Mapping[str, float] | None = None, *, limited: bool = True
+    ) -> Mapping[str, float]:
         """Evaluates a decision, and decisions by its corrected work. Returns the corrections of the last decision.
 
-        `corrections`: those that are known before, from decisions by other knobs.
+        `corrections`: those that are known before, from decisions by other knobs. `limited`: see `evaluate`.
         """
         found = corrections or {}
         for _ in range(CORRECTION_ROUNDS + 1):
             if self.steps > MOST_STEPS:
                 break
             planned, used = self.mapper.plan(knobs, found), found
-            bounds, times = self.evaluate(planned.decision, knobs, used)
+            bounds, times = self.evaluate(planned.decision, knobs, used, limited=limited)
             laned = knobs.lanes > 1 and not (knobs.moves and knobs.aligned_lines)
             if laned and times is not None and self.is_hopeless(times.result()):
                 break
@@ -301,7 +303,7 @@ class _Search:
         """
         first, known = self.best, len(self.evaluated)
         for way in CHAIN_WAYS:
-            self.correct(replace(self.knobs, chains=way))
+            self.correct(replace(self.knobs, chains=way), limited=bool(way))
         alone = (each.result() for each in self.evaluated[known:] if not each.result().knobs.chains)
         single = min(alone, key=lambda each: each.cost(self.latency), default=None)
         if single is not None:
@@ -445,11 +447,17 @@ class _Search:
                 return
 
     def evaluate(
-        self, decision: Decision, knobs: TuningKnobs, corrections: Mapping[str, float] | None = None
+        self,
+        decision: Decision,
+        knobs: TuningKnobs,
+        corrections: Mapping[str, float] | None = None,
+        *,
+        limited: bool = True,
     ) -> _Evaluation:
         """Returns the bounds of a decision, and its times, which a thread finds; none if its interval is too long.
 
-        knobs, corrections: by which it was made.
+        knobs, corrections: by which it was made. limited: a decision is only scheduled if its interval may be near that
+        of the first one; else, decisions like it with cores for moves may be much better.
         """
         graph, arch = self.mapper.graph, self.mapper.arch
         for known, evaluation in self.known:
@@ -457,7 +465,7 @@ class _Search:
                 return evaluation
         works = decision_work(graph, decision, arch, self.facts)
         bounds = WorkBounds.from_work(works, arch)
-        if bounds.least_interval_ns > self.longest_interval_ns:
+        if limited and bounds.least_interval_ns > self.longest_interval_ns:
             self.known.append((decision, (bounds, None)))
             return bounds, None
         steps = schedule_work(works, arch, self.most_lines)

@@ -125,13 +125,16 @@ class BufferDemand:
             self.request_value(ops, within + 1, copies, place, fill=fill, base=values)
 
     def repeated(self, slot: OperandSlot, values: Ints, results: Ints) -> Ints:
-        """Returns the values that hold repeated operands. A repeated constant stays on the core and is shared."""
+        """Returns the values that hold repeated operands: one for all operations on a core that need the same.
+
+        If samples overlap, each operation repeats computed operands anew, as others may work on an older sample.
+        """
         given, shape, tiles = self.values.all, slot.shape, self.flow.tiles
-        if not slot.constant:
+        end = f".{shape.rows}x{shape.width}x{shape.channels}"
+        if self.versions is not None and not slot.constant:
             pairs: Iterator[tuple[int, int]] = zip(values.tolist(), results.tolist(), strict=True)
-            names = (f"{tiles[result].name}.{tiles[value].name}.row" for value, result in pairs)
+            names = (f"{tiles[result].name}.{tiles[value].name}{end}" for value, result in pairs)
             return np.array([self.values.new(structs.replace(shape, name=name)) for name in names])
-        end = f".x{slot.times}" if slot.times else f".row{shape.elements}"
         different: list[int] = np.unique(values).tolist()
         known = {i: self.values.shared(structs.replace(shape, name=given[i].name + end)) for i in different}
         return np.array([known[i] for i in values.tolist()])

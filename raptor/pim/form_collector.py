@@ -8,9 +8,9 @@ from raptor.pim.operations import Buffer, make_slot
 from raptor.pim.step_columns import TRANSFERS, OperationForm
 from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.dataflow import Dataflow
-from raptor.spatial.integer_operations import Requantise, RequantiseAtOnce
 from raptor.spatial.ir import Copy, TakeRows
-from raptor.spatial.operations import Operation, Stencil, Vector
+from raptor.spatial.operations import Operation
+from raptor.spatial.repeated_operands import repeated_shape
 from raptor.spatial.tiles import ConstantTile, Tile
 
 
@@ -19,15 +19,13 @@ class OperandSlot:
     """Origin of the buffer of one operand.
 
     constant, place: constant number `place` of the operation, or tile number `place` among `reads`. shape: shape of the
-    buffer. repeated: whether the buffer is filled with copies of the operand: `times` copies of each pixel, or, if that
-    is 0, as many as fill a row of the result.
+    buffer. repeated: whether each row of the buffer is filled with copies of a part of the operand (`Repeat`).
     """
 
     constant: bool
     place: int
     shape: Buffer
     repeated: bool = False
-    times: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,13 +95,7 @@ class FormCollector:
 
 
 def _slot(op: BodyOp, tile: Tile, number: int, place: int) -> OperandSlot:
-    constant, name = isinstance(tile, ConstantTile), f"{number}"
-    if isinstance(op, Stencil) and tile is op.vectors and constant and op.together > 1:
-        wide = Buffer(name, tile.pixels, op.together, tile.channels, tile.element)
-        return OperandSlot(constant, place, wide, True, op.together)
-    if isinstance(op, Vector | Requantise | RequantiseAtOnce):
-        # Parameters of a requantisation have more than one element for each of the result.
-        row = Buffer(name, 1, op.result.width, max(op.result.channels, tile.channels), tile.element)
-        if tile.elements < row.elements:
-            return OperandSlot(constant, place, row, True)
-    return OperandSlot(constant, place, make_slot(tile, number))
+    constant, shape = isinstance(tile, ConstantTile), repeated_shape(op, tile)
+    if shape is None:
+        return OperandSlot(constant, place, make_slot(tile, number))
+    return OperandSlot(constant, place, Buffer(f"{number}", *shape, tile.element), True)

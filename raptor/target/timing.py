@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -144,6 +145,16 @@ def copy_ns(target: Target, elements: int) -> float:
     """Returns the time of a copy inside local memory."""
     memory, size = target.core.memory, elements * target.element_bytes
     return _read_ns(memory, size) + _write_ns(memory, size)
+
+
+def repeat_ns(target: Target, piece: int, elements: int) -> float:
+    """Returns the time to fill `elements` elements with copies of a piece: one move for one element, else doublings."""
+    if piece == 1:
+        return vector_ns(target, elements, 1) + ISSUE_NS
+    done = [0, piece]
+    while done[-1] < elements:
+        done.append(min(2 * done[-1], elements))
+    return sum(copy_ns(target, b - a) + ISSUE_NS for a, b in pairwise(done))
 
 
 def message_ns(target: Target, elements: int) -> float:

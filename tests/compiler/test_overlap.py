@@ -122,6 +122,20 @@ def test_a_constant_that_is_read_before_it_is_made(tmp_path: Path):
     assert validate(folder, samples=6).verdict == "pass"
 
 
+def test_lines_of_several_samples_repeat_an_operand_apart(tmp_path: Path):
+    """A core scales lines of two samples in one pass, each by the means of its own sample."""
+    nodes = [
+        node("Conv", "x u", "a", pads=[1, 1, 1, 1], name="first"),
+        node("GlobalAveragePool", "a", "m", name="means"),
+        node("Mul", "a m", "s", name="scale"),
+        node("Conv", "s v", "y", pads=[1, 1, 1, 1], name="last"),
+    ]
+    constants = {"u": random(8, 4, 3, 3), "v": random(8, 8, 3, 3, seed=1)}
+    model = make_model(nodes, {"x": (1, 4, 8, 6)}, ["y"], constants)
+    folder = saved(with_stages(model, tmp_path, 4_000.0, cores=4), tmp_path / "out")
+    assert validate(folder, samples=6).verdict == "pass"
+
+
 def test_outputs_that_share_a_part_have_one_delay(tmp_path: Path):
     """The first layer is an output, and a part of another one whose other part is made much later."""
     layers = [node("Conv", f"t{k} w", f"t{k + 1}", pads=[1, 1, 1, 1], name=f"layer{k}") for k in range(12)]

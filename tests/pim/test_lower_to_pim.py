@@ -71,6 +71,18 @@ def test_a_constant_of_one_pixel_is_repeated_to_a_row():
     assert (repeat.source.elements, repeat.result.elements) == (4, 20)
 
 
+SCALED = make_model(
+    [node("GlobalAveragePool", "x", "m"), node("Mul", "x m", "y", name="scale")], {"x": (1, 8, 6, 5)}, ["y"]
+)
+"""Each line of an image is multiplied by the same mean of each channel."""
+
+
+def test_a_computed_operand_is_repeated_once_on_a_core():
+    program = passes(SCALED, **ONE_CORE, mapping="rows").placed
+    found = operations(program.cores[0], Repeat)
+    assert [(each.source.elements, each.result.elements) for each in found] == [(4, 20), (4, 20)]
+
+
 def test_equal_constants_are_loaded_once():
     nodes = [node("Add", "x c", "t", name="1"), node("Mul", "t d", "y", name="2")]
     constant = random(1, 4, 3, 5)

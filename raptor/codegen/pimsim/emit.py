@@ -235,9 +235,16 @@ class Emitter:
         return block
 
     def repeat(self, op: Repeat[Buffer]) -> Symbolic:
-        """Emits, for each row, a copy of its piece, then copies of the filled part of the row, each doubling it."""
+        """Emits, for each row, a copy of its piece, then copies of the filled part of the row, each doubling it.
+
+        One element is read again and again by a single move with a stride of 0.
+        """
         rows, size = op.result.rows, self.size(op.result)
         piece, whole = op.source.elements // rows, op.result.elements // rows
+        if piece == 1:
+            at = np.arange(rows)
+            runs = np.stack(np.broadcast_arrays(at * whole, 0, at, 0, whole), axis=1)
+            return self.move(Move(op.result, (op.source,), runs))
         done = [0, piece]
         while done[-1] < whole:
             done.append(min(2 * done[-1], whole))

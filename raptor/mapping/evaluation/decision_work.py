@@ -29,7 +29,7 @@ from raptor.mapping.modes.produced_constants import (
     relieve_port,
 )
 from raptor.target.arch import Target
-from raptor.target.timing import ISSUE_NS
+from raptor.target.timing import ISSUE_NS, repeat_ns
 
 
 def decision_work(graph: Graph, decision: Decision, arch: Target, facts: GraphFacts | None = None) -> list[NodeWork]:
@@ -145,8 +145,9 @@ def _add_constants_of(walk: WorkWalk, core: int, produced: Collection[object]) -
     if produced:
         work.load(arch, core, 1)
         work.compute_ns[core] += product_ns([constants[key][0] for key in produced], arch) + ISSUE_NS
-    for key, (size, pixels) in constants.items():
-        if key in produced:
-            work.copy(arch, core, size, sum(pixels))
-        else:
+    for key, (size, filled) in constants.items():
+        if key not in produced:
             work.load(arch, core, size)
+        elif size > 1:
+            work.copy(arch, core, size)
+        work.compute_ns[core] += sum(n * repeat_ns(arch, size // n, row) for n, row in filled if n * row > size)

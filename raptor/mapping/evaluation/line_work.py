@@ -37,7 +37,7 @@ from raptor.mapping.modes.line_unfolding import input_columns
 from raptor.mapping.modes.sum_trees import combines_in_tree, sum_messages
 from raptor.mapping.modes.window_axis import input_lines_read
 from raptor.target.arch import Target
-from raptor.target.timing import ISSUE_NS, best_pixels_per_op, pixel_runs_ns, vector_ns
+from raptor.target.timing import ISSUE_NS, best_pixels_per_op, pixel_runs_ns, repeat_ns, vector_ns
 
 
 def lead_operand(walk: WorkWalk, node: Node) -> str | None:
@@ -161,7 +161,7 @@ def bring_operands(
         elif name in walk.facts.views and name not in walk.layouts:
             bring_region(walk, work, name, rows[0], parts[p], (cell.first, cell.last), cell.core, times=alike)
         elif walk.image(name).pixels == 1:
-            bring_pixel(walk, work, name, parts[p], cell.core)
+            bring_pixel(walk, work, name, parts[p], cell)
     if isinstance(node.operator, Map):
         for constant in node.operator.operands:
             if isinstance(constant, Constant):
@@ -183,18 +183,24 @@ def add_constant(
             work.load(walk.arch, cell.core, line.size // width * cell.width)
     elif height == width == 1:
         elements = 1 if short and values.size == 1 else channels
-        walk.constant(work, cell.core, (values.tobytes(), channels), elements, cell.width)
+        walk.constant(work, cell.core, (values.tobytes(), channels), elements, row=cell.width * channels)
     else:
         for line in lines:
             own = line[cell.first : cell.last] if width > 1 else line
             walk.constant(work, cell.core, (own.tobytes(), cell.width, channels), cell.width * channels)
 
 
-def bring_pixel(walk: WorkWalk, work: NodeWork, name: str, part: Range, core: int) -> None:
-    """Adds the transfer of channels of a tensor of one pixel to a core, once for a sample."""
-    layout = walk.layouts.get(name)
+def bring_pixel(walk: WorkWalk, work: NodeWork, name: str, part: Range, cell: PlacedCell) -> None:
+    """Adds the transfer of channels of a tensor of one pixel to a core, and the copies that fill a row of its pixels.
+
+    Both are done once in a sample.
+    """
+    layout, core = walk.layouts.get(name), cell.core
     if layout is None or not walk.once("pixel", name, part, core):
         return
+    piece = min(walk.image(name).channels, part[1] - part[0])
+    if cell.width * (part[1] - part[0]) > piece:
+        work.compute_ns[core] += repeat_ns(walk.chip(name), piece, cell.width * (part[1] - part[0]))
     for (low, high), cells in zip(layout.parts, layout.lines[0], strict=True):
         if low < part[1] and part[0] < high and cells[0].core != core:
             walk.move_cell(work, name, cells[0], core, min(high, part[1]) - max(low, part[0]), 1)
@@ -308,7 +314,8 @@ def _window_line(
             width, wide = cols[1] - cols[0], pixels[1] - pixels[0]
             work.compute_ns[core] += alike * window_ns(chip, node, window, width, wide, channels)
             if isinstance(node.operator, Stencil):
-                walk.constant(work, core, (node.output, p), window.tap_count * channels)
+                row, taps = channels * _pixels_at_once(chip, window, width, channels), window.tap_count
+                walk.constant(work, core, (node.output, p), taps * channels, taps, row)
             own.append(PlacedCell(*cols, core))
         made.append(tuple(own))
     return tuple(made)
@@ -358,7 +365,7 @@ def window_ns(chip: Target, node: Node, window: Window, width: int, read: int, c
     lines = [len(taps) for taps in input_lines_read(window)]
     inside = sum(lines) / len(lines) / max(1, math.prod(window.kernel[:-1]))
     if isinstance(node.operator, Stencil):
-        together = 1 if window.strides[-1] > 1 else best_pixels_per_op(chip, width, channels)
+        together = _pixels_at_once(chip, window, width, channels)
         return inside * 2 * window.tap_count * pixel_runs_ns(chip, width, channels, together)
     down, along = inside * math.prod(window.kernel[:-1]), window.kernel[-1]
     run = width if window.strides[-1] == 1 else 1
@@ -366,6 +373,11 @@ def window_ns(chip: Target, node: Node, window: Window, width: int, read: int, c
     if 1 in window.kernel[-2:]:
         return max(0.0, down * along - 1) * along_ns
     return max(0.0, down - 1) * (vector_ns(chip, read * channels, 2) + ISSUE_NS) + (along - 1) * along_ns
+
+
+def _pixels_at_once(chip: Target, window: Window, width: int, channels: int) -> int:
+    """Returns the number of pixels that an instruction of a depthwise layer weights."""
+    return 1 if window.strides[-1] > 1 else best_pixels_per_op(chip, width, channels)
 
 
 def add_concat(walk: WorkWalk, node: Node) -> None:

@@ -34,10 +34,10 @@ class WorkWalk:
 
     layouts: where the elements of each tensor are; views have none until they are materialised. regrouped: tensors by
     the keys of their layouts with other channel ranges. makers: the work that makes each tensor. constants: for each
-    core, the elements of its constants, by contents, and for how many pixels they are repeated; constant_readers: the
-    first work that reads one. crossbars: crossbars in use on each core. lines_on: pixels of a line that were copied to
-    a core, keyed by tensor, line, channel range and core. done: what happens once only (`once`). regions: of views,
-    which several cores may ask for.
+    core, the elements of its constants, by contents, and the rows that they fill, as (rows, elements of one);
+    constant_readers: the first work that reads one. crossbars: crossbars in use on each core. lines_on: pixels of a
+    line that were copied to a core, keyed by tensor, line, channel range and core. done: what happens once only
+    (`once`). regions: of views, which several cores may ask for.
     """
 
     graph: Graph
@@ -48,8 +48,8 @@ class WorkWalk:
     regrouped: dict[str, str] = field(default_factory=dict[str, str])
     makers: dict[str, list[Maker]] = field(default_factory=dict[str, list[Maker]])
     works: list[NodeWork] = field(default_factory=list[NodeWork])
-    constants: defaultdict[int, dict[object, tuple[int, set[int]]]] = field(
-        default_factory=lambda: defaultdict(dict[object, tuple[int, set[int]]])
+    constants: defaultdict[int, dict[object, tuple[int, set[Range]]]] = field(
+        default_factory=lambda: defaultdict(dict[object, tuple[int, set[Range]]])
     )
     constant_readers: dict[int, NodeWork] = field(default_factory=dict[int, NodeWork])
     crossbars: defaultdict[int, int] = field(default_factory=lambda: defaultdict[int, int](int))
@@ -168,9 +168,12 @@ class WorkWalk:
         cells = tuple((PlacedCell(0, image.width, cores[min(k, len(cores) - 1)]),) for k in range(len(parts)))
         self.layouts[name] = CellLayout(image, parts, (cells,), whole=True)
 
-    def constant(self, work: NodeWork, core: int, contents: object, elements: int, pixels: int = 1) -> None:
-        """Records that a core reads a constant, repeated for some pixels; equal contents are there once."""
-        self.constants[core].setdefault(contents, (elements, set()))[1].add(pixels)
+    def constant(self, work: NodeWork, core: int, contents: object, elements: int, rows: int = 1, row: int = 0) -> None:
+        """Records that a core reads a constant; equal contents are there once.
+
+        Each of `rows` parts of it fills `row` elements, if these are more.
+        """
+        self.constants[core].setdefault(contents, (elements, set()))[1].add((rows, max(row, elements // rows)))
         self.constant_readers.setdefault(core, work)
 
     def move_cell(self, work: NodeWork, name: str, cell: PlacedCell, to: int, elements: int, times: float) -> None:

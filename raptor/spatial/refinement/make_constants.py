@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import structs
 
 from raptor.graph.ir import Filter
@@ -32,6 +31,7 @@ from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.operation_costs import CostModel
 from raptor.spatial.operations import ApplyLine, Move, Stencil, Vector
 from raptor.spatial.placed_graph import Partition
+from raptor.spatial.repeated_operands import repeated_shape
 from raptor.spatial.scheduling.alap_schedule import partition_work
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.arch import Target
@@ -45,7 +45,7 @@ LEAST_AT_PORT = 0.02
 be considered: to know whether the port binds takes 2 % of a compilation."""
 
 _Shape = tuple[int, int, int]
-"""Rows, width and channels of a tile, which has the pixels of a constant, or repeats one pixel in each row."""
+"""Rows, width and channels of a tile, which has the pixels of a constant, or its single element again and again."""
 
 _Use = tuple[str, _Shape]
 """Name of a constant, and the shape in which an operation needs it."""
@@ -230,16 +230,16 @@ def _free_stem(graph: SpatialGraph) -> str:
 
 
 def _wanted(op: BodyOp) -> Sequence[tuple[ConstantTile, _Shape]]:
-    """Returns the constant operands that a product can replace, each with the shape that the operation needs.
+    """Returns the constant operands that a product can replace, each with the shape of the tile that replaces it.
 
-    For an element-wise function, a constant of one pixel is repeated along a row; a longer one has each pixel once.
+    That of a single element fills a row for an element-wise function: one move does both. Other tiles have the shape of
+    the constant.
     """
-    if isinstance(op, Vector):
-        result, found = op.result, [t for t in op.sources if isinstance(t, ConstantTile)]
-        return [(t, (1, max(t.pixels, result.width), max(t.channels, result.channels))) for t in found]
-    if isinstance(op, Stencil) and isinstance(op.vectors, ConstantTile):
-        return [(op.vectors, (op.vectors.pixels, op.together, op.vectors.channels))]
-    return ()
+    if not isinstance(op, Vector | Stencil):
+        return ()
+    found = [tile for tile in dict.fromkeys(op.operands) if isinstance(tile, ConstantTile)]
+    shapes = (repeated_shape(op, tile) if tile.elements == 1 and isinstance(op, Vector) else None for tile in found)
+    return [(t, shape or (t.rows, t.width, t.channels)) for t, shape in zip(found, shapes, strict=True)]
 
 
 def _with_products(
@@ -297,22 +297,11 @@ def _product(constants: _Constants, reader: Compute, arch: Target) -> tuple[Comp
         key = _filled(use, tile)
         if key not in tiles:
             tiles[key] = Tile(f"{constants.key}.{len(tiles)}", *use[1])
-            body.append(Move(tiles[key], (together,), _runs(starts[key[0]], tile, use[1])))
+            stride = int(tile.elements == tiles[key].elements)
+            run = 0, 0, starts[key[0]], stride, tiles[key].elements
+            body.append(Move(tiles[key], (together,), np.array([run])))
     product = Compute(reader.node, reader.op_type, constants.key, (matrix,), tuple(body), tuple(tiles.values()))
     return product, Filter(weights.reshape(1, 1, -1), Window.pointwise((1,))), tiles
-
-
-def _runs(first: int, tile: ConstantTile, shape: _Shape) -> npt.NDArray[np.int64]:
-    """Returns the runs (see `Move`) that fill each row with a pixel of a constant. `first`: offset of the constant."""
-    rows, width, channels = shape
-    if rows * width == tile.pixels and tile.channels == channels:
-        return np.array([[0, 0, first, 1, tile.elements]])
-    if tile.channels == 1:
-        row, count, stride = np.arange(rows), width * channels, 0
-    else:
-        row, count, stride = np.repeat(np.arange(rows), width), channels, 1
-    at = np.arange(len(row)) * count
-    return np.stack(np.broadcast_arrays(at, 0, first + row * tile.channels, stride, count), axis=1)
 
 
 def _reading(op: BodyOp, core: int, made: _Made) -> BodyOp:

@@ -22,6 +22,7 @@ from raptor.spatial.ir import Copy, SpatialGraph, TakeRows
 from raptor.spatial.operation_costs import CostModel
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Move
 from raptor.spatial.placed_graph import Fetch, PlacedGraph, Schedule
+from raptor.spatial.repeated_operands import repetition_ns
 from raptor.spatial.scheduling.dependences import StepDependences
 from raptor.spatial.scheduling.idle_gaps import delay_moves
 from raptor.spatial.tiles import ConstantTile
@@ -341,9 +342,12 @@ class ScheduleProblem:
 
     def work_ns(self) -> Floats:
         """Returns the estimated ns of each step on its core, without transfers."""
-        flow = self.needs.flow
+        flow, there = self.needs.flow, _contents(self.needs.flow)
+        there[self.resident] = -1
         of_form = np.array([self.costs.op_ns(op, compute) for op, compute in flow.forms])
-        return _summed(flow.op_compute, of_form[flow.op_form], len(self.core))
+        work_ns = _summed(flow.op_compute, of_form[flow.op_form], len(self.core))
+        work_ns[: self.computes] += repetition_ns(flow, self.core[: self.computes], there, self.arch)
+        return work_ns
 
 
 def _resident(graph: SpatialGraph, flow: Dataflow) -> "Ints":

@@ -241,7 +241,15 @@ def test_an_operand_that_repeats(swapped: bool):
     assert read == [(40 + 8 * i, 80) for i in range(3)]
 
 
-@given(length=st.integers(1, 9), times=st.integers(1, 20))
+def test_one_element_is_repeated_by_one_move_for_each_row():
+    found = emitted(Repeat(Buffer("out", 2, 5, 1), buffer("a", 2)), a=7, out=20)
+    assert [(e.name, e.rd, e.rs1, e.rs2, int(e.record["d"])) for e in found] == [
+        ("vmv", 40, 14, 0, 5),
+        ("vmv", 50, 16, 0, 5),
+    ]
+
+
+@given(length=st.integers(2, 9), times=st.integers(1, 20))
 def test_repeating_copies_what_is_there_already(length: int, times: int):
     found = emitted(Repeat(buffer("out", length * times), buffer("a", length)), a=2, out=500)
     memory: dict[int, int] = {2 + i: i for i in range(length)}
