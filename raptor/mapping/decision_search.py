@@ -12,12 +12,9 @@ others wait for. At last, layers on the core with most work get idle cores.
 The search is deterministic. It ends after `MOST_STEPS` scheduled steps, so a large graph gets few candidates.
 """
 
-import math
 from collections.abc import Mapping
-from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from dataclasses import dataclass, replace
 
 from raptor.common.errors import CapacityError
 from raptor.common.process.thread_pool import CheckedThreadPool
@@ -26,19 +23,14 @@ from raptor.graph.layers import find_filters
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.idle_cores import relieve_core
 from raptor.mapping.allocation.phase_sharing import number_phases
-from raptor.mapping.decision import Decision, LineFlow, LineUnfolding
-from raptor.mapping.evaluated_decision import EvaluatedDecision
-from raptor.mapping.evaluation.decision_work import decision_work
-from raptor.mapping.evaluation.evaluate import WorkBounds
+from raptor.mapping.decision import Decision, LineUnfolding
+from raptor.mapping.evaluated_decisions import EvaluatedDecision, EvaluatedDecisions
 from raptor.mapping.evaluation.graph_facts import GraphFacts
-from raptor.mapping.evaluation.work_schedule import schedule_work
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs
 from raptor.mapping.modes.line_plans import MOST_LANES
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import MOST_SMALL_ELEMENTS, count_elements
 from raptor.mapping.row_mapping import NothingStreamsError, RowMapper
-from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, COMPARED_SAMPLE, StepOrder, compare_times
-from raptor.mapping.scheduling.sample_stages import estimate_staged_interval
 from raptor.mapping.transformer.cache_cores import spread_one_token
 from raptor.mapping.transformer.operand_chains import chain_products
 from raptor.mapping.transformer.token_choice import APART, GROUPED, SPREAD
@@ -57,9 +49,6 @@ ResNet-18 with int8 0.87 and 0.83; SqueezeNet 0.95 and 1.33, MobileNet-v2 0.96 a
 
 CORRECTION_ROUNDS = 1
 """Number of times that planned work is corrected for each factor."""
-
-WORTH_CHANGING = 0.97
-"""Largest evaluated cost of a decision, relative to the first decision, for it to replace the first decision."""
 
 SHARES_OF_MOVES = 0.1, 0.01
 """Work behind a move of computed tensors, relative to the evaluated interval, from which it has cores of its own."""
@@ -101,12 +90,6 @@ On 200 cores of `bench`, evaluated and simulated: a PP-LCNet without groups 0.74
 weight 0.75 and 0.68; EfficientNet-B0 without groups 2.06 and 1.71.
 """
 
-FREE_LATENCY, FREE_INTERVAL = 1.03, 1.1
-"""Growth of the evaluated times of a decision, relative to the first one, above which it counts twice if both count.
-
-With an interval evaluated as 1.045, ResNet-18 has one of 0.96.
-"""
-
 EVEN_SHARE = 0.75
 """Largest even work of fewer cores, relative to the bound of the interval with more, for them to be tried.
 
@@ -132,18 +115,6 @@ Evaluated latency x interval of small encoders on 64 cores of `bench`, spread re
 CHAIN_LENGTHS = 2, 4, 8
 """Lengths of the chains of cores that pass an operand of a product on."""
 
-MOST_COMPARED_STEPS = 36_000
-"""Largest number of scheduled steps of all decisions whose computes are compared with those of the best.
-
-To make the computes of a decision takes 0.2 s of a processor with 11,000 steps, and 1.8 s with 38,000.
-"""
-
-MOST_COMPARED = 6
-"""Largest number of decisions whose computes are compared with those of the best."""
-
-WORTH_COMPARING = 1.5
-"""Largest evaluated cost, relative to that of the best decision, for the computes of another one to be compared."""
-
 MOST_LINES, STAGED_LINES, FEW_LINES = 32, 12, 4
 """Largest number of rounds in which the lines of a node are scheduled while decisions are compared.
 
@@ -158,10 +129,6 @@ MOST_REBALANCED_STEPS = 600_000
 """Number of scheduled steps after which no decision with rebalanced cores is evaluated."""
 
 
-_Evaluation = tuple[WorkBounds, Future[EvaluatedDecision] | None]
-"""Bounds of a decision, and its times, which a thread finds; none if its interval is too long."""
-
-
 def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs) -> tuple[Decision, ...]:
     """Returns the best decision of `rows` that is found about a graph with all rewrites for streaming.
 
@@ -169,110 +136,88 @@ def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
     `map_rows`, which stays unless another one is better, the best one, and the next best ones. Several chips, and
     transformers with many tokens, get the decision of `map_rows` alone. Raises as it does.
     """
-    elements = count_elements(graph)
     mapper = RowMapper(graph, arch, cache)
     chains = bool(knobs.chains) and mapper.stages is not None
     tokens = sum(each.image.elements for each in graph.tensors.values() if is_token_layout(each.image))
     if arch.chips > 1 or (chains and tokens > MOST_TOKEN_ELEMENTS):
         return (mapper.plan(knobs).decision,)
+    small = count_elements(graph) <= MOST_SMALL_ELEMENTS
+    lines = FEW_LINES if small else MOST_LINES if knobs.stages == 1 else STAGED_LINES
+    facts = GraphFacts(graph, arch, streams=True)
     with CheckedThreadPool(1) as pool:
-        lines = FEW_LINES if elements <= MOST_SMALL_ELEMENTS else MOST_LINES if knobs.stages == 1 else STAGED_LINES
-        search = _Search(mapper, knobs, GraphFacts(graph, arch, streams=True), knobs.latency, lines, pool)
-        phases = not chains and any(number_phases(graph).values())
-        if knobs.latency and phases:
-            search.compare_phases()
-        corrections = search.correct(search.knobs)
-        if chains and knobs.chains == DEFAULT_KNOBS.chains:
-            corrections = search.compare_chains(corrections)
-            chains = bool(search.knobs.chains)
-        elif not chains and knobs.latency and not phases:
-            search.correct(replace(search.knobs, latency=0.0))
-        if not knobs.latency:
-            search.align_lanes(corrections)
-        search.use_lanes(corrections)
-        if not search.best.knobs.moves:
-            search.spread_moves(search.best)
-        if search.best.knobs.moves and phases:
-            search.regroup_phases()
-        for factor in () if chains else PRODUCT_FACTORS:
-            search.correct(replace(search.best.knobs, products=factor * knobs.products))
-        search.spread_tokens()
-        whole = search.best
-        search.use_fewer_cores()
-        if not chains and 0 < knobs.latency <= 1 and search.best is whole:
-            search.rebalance()
-        search.chain_products()
-        search.use_idle_cores()
-        best = search.best
-        compared = search.compared_decisions() if knobs.stages == 1 else ()
-    return (best.decision, *compared)
+        known = EvaluatedDecisions(graph, arch, facts, knobs.latency, lines, pool)
+        _Search(mapper, knobs, known, chains).run()
+        return (known.best.decision, *(known.compared() if knobs.stages == 1 else ()))
 
 
 @dataclass(slots=True, eq=False)
 class _Search:
     """State of a search.
 
-    knobs: by which the first decision is made. latency: weight of the latency. most_lines: rounds of a node. known:
-    decisions so far. evaluated: the times of those that a thread schedules while the next ones are made. steps: steps
-    scheduled so far.
+    knobs: by which the first decision is made. known: decisions so far. chains: whether tokens form chains.
     """
 
     mapper: RowMapper
     knobs: TuningKnobs
-    facts: GraphFacts
-    latency: float
-    most_lines: int
-    pool: CheckedThreadPool
-    known: list[tuple[Decision, _Evaluation]] = field(default_factory=list[tuple[Decision, _Evaluation]])
-    evaluated: list[Future[EvaluatedDecision]] = field(default_factory=list["Future[EvaluatedDecision]"])
-    steps: int = 0
+    known: EvaluatedDecisions
+    chains: bool
 
     @property
     def best(self) -> EvaluatedDecision:
-        """The best decision so far: the first one, unless another is better by enough."""
-        first, *others = (found.result() for found in self.evaluated)
-        best = min([first, *others], key=lambda found: self.cost_beside(first, found))
-        worth_changing = self.cost_beside(first, best) <= WORTH_CHANGING * first.cost(self.latency)
-        return best if worth_changing else first
-
-    def compared_decisions(self) -> tuple[Decision, ...]:
-        """Returns the first decision, then the best ones, whose computes are worth comparing; none if that is one.
-
-        Without the best one, they have `MOST_COMPARED_STEPS` steps together at most.
-        """
-        first, *others = (found.result() for found in self.evaluated)
-        cost = {id(found): self.cost_beside(first, found) for found in (first, *others)}
-        near = [found for found in others if cost[id(found)] <= WORTH_COMPARING * cost[id(self.best)]]
-        best = self.best
-        others = [found for found in (first, *sorted(near, key=lambda n: cost[id(n)])) if found is not best]
-        fitting = sum(steps <= MOST_COMPARED_STEPS for steps in accumulate(found.steps for found in others))
-        others = others[: min(fitting, MOST_COMPARED)]
-        compared = [best, *others] if best is first else [*others[:1], best, *others[1:]]
-        return tuple(found.decision for found in compared) if others else ()
-
-    def cost_beside(self, first: EvaluatedDecision, found: EvaluatedDecision) -> float:
-        """Returns the cost of a decision; what its times grow beyond those of the first one counts twice."""
-        growth = 1.0
-        if self.latency == 1:
-            growth = max(1.0, found.latency_ns / (FREE_LATENCY * first.latency_ns))
-            growth *= max(1.0, found.interval_ns / (FREE_INTERVAL * first.interval_ns))
-        return growth * found.cost(self.latency)
+        return self.known.best
 
     @property
-    def longest_interval_ns(self) -> float:
-        """Longest lower bound of the interval with which a decision is still scheduled, in ns."""
-        limited = self.evaluated and self.latency == 1
-        return FREE_INTERVAL * self.evaluated[0].result().interval_ns if limited else math.inf
+    def latency(self) -> float:
+        """Weight of the latency."""
+        return self.known.latency
+
+    def run(self) -> None:
+        """Evaluates decisions, each kind from the best one so far on."""
+        phases = not self.chains and any(number_phases(self.mapper.graph).values())
+        if self.latency and phases:
+            self.compare_phases()
+        corrections = self.correct(self.knobs)
+        if self.chains and self.knobs.chains == DEFAULT_KNOBS.chains:
+            corrections = self.compare_chains(corrections)
+        elif not self.chains and self.latency and not phases:
+            self.correct(replace(self.knobs, latency=0.0))
+        if not self.chains and not phases:
+            self.align_lanes(corrections)
+        self.use_lanes(corrections)
+        if not self.best.knobs.moves:
+            self.spread_moves(self.best)
+        if self.best.knobs.moves and phases:
+            self.regroup_phases()
+        other = self.best_with_other_lanes()
+        self.divide_otherwise(self.best)
+        if other is not None:
+            self.divide_otherwise(other)
+        self.spread_tokens()
+        self.chain_products()
+        self.use_idle_cores()
+
+    def divide_otherwise(self, start: EvaluatedDecision) -> None:
+        """Evaluates decisions with other divisions of the cores: by other weights of products, and for fewer cores.
+
+        If they are not better, cores move to layers that others wait for.
+        """
+        count = len(self.known.found)
+        for factor in () if self.chains else PRODUCT_FACTORS:
+            self.correct(replace(start.knobs, products=factor * self.knobs.products))
+        whole = self.known.best_since(start, count)
+        self.use_fewer_cores(whole)
+        if not self.chains and 0 < self.latency <= 1 and self.known.best_since(start, count) is whole:
+            self.rebalance(whole)
 
     def compare_phases(self) -> None:
         """Begins with the best of some decisions about the cores that phases of a sample share (`PHASE_WEIGHTS`)."""
         for weight in PHASE_WEIGHTS:
             knobs = replace(self.knobs, latency=weight * self.latency)
-            self.evaluate(self.mapper.plan(knobs).decision, knobs)
-        first, *others = self.evaluated
+            self.known.evaluate(self.mapper.plan(knobs).decision, knobs)
+        first, *others = self.known.found
         best = min(others, key=lambda found: found.result().cost(self.latency), default=first)
         if best.result().cost(self.latency) <= WORTH_REGROUPING * first.result().cost(self.latency):
-            self.knobs, self.evaluated = best.result().knobs, [best]
+            self.knobs, self.known.found = best.result().knobs, [best]
 
     def correct(
         self, knobs: TuningKnobs, corrections: Mapping[str, float] | None = None, *, limited: bool = True
@@ -283,10 +228,10 @@ class _Search:
         """
         found = corrections or {}
         for _ in range(CORRECTION_ROUNDS + 1):
-            if self.steps > MOST_STEPS:
+            if self.known.steps > MOST_STEPS:
                 break
             planned, used = self.mapper.plan(knobs, found), found
-            bounds, times = self.evaluate(planned.decision, knobs, used, limited=limited)
+            bounds, times = self.known.evaluate(planned.decision, knobs, used, limited=limited)
             laned = knobs.lanes > 1 and not (knobs.moves and knobs.aligned_lines)
             if laned and times is not None and self.is_hopeless(times.result()):
                 break
@@ -301,15 +246,16 @@ class _Search:
         Without chains, moves with much work behind them have cores of their own, too. Returns the corrections of the
         decision to go on from. `corrections`: of the decision that is best by estimates.
         """
-        first, known = self.best, len(self.evaluated)
+        first, known = self.best, len(self.known.found)
         for way in CHAIN_WAYS:
             self.correct(replace(self.knobs, chains=way), limited=bool(way))
-        alone = (each.result() for each in self.evaluated[known:] if not each.result().knobs.chains)
+        alone = (each.result() for each in self.known.found[known:] if not each.result().knobs.chains)
         single = min(alone, key=lambda each: each.cost(self.latency), default=None)
         if single is not None:
             self.spread_moves(single)
         best = self.best
         self.knobs = replace(self.knobs, chains=best.knobs.chains, moves=best.knobs.moves)
+        self.chains = bool(best.knobs.chains)
         return corrections if best is first else best.corrections
 
     def use_lanes(self, corrections: Mapping[str, float]) -> None:
@@ -329,23 +275,22 @@ class _Search:
         Decisions that gain too little (`WORTH_SPREADING`) are forgotten; one that gains enough is gone on from, also
         with aligned lanes.
         """
-        known = len(self.evaluated)
+        known = len(self.known.found)
         for share in SHARES_OF_MOVES:
             knobs = replace(first.knobs, moves=share * first.interval_ns)
             if self.mapper.with_moves(knobs.moves).spread.moves:
                 self.correct(knobs)
             if self._best_after(first, known) is not first:
-                self.steps = 0
+                self.known.steps = 0
                 self._align_beside_moves(knobs)
                 self.spread_moves(self._best_after(first, known))
                 return
-            del self.evaluated[known:]
+            del self.known.found[known:]
 
     def _best_after(self, first: EvaluatedDecision, known: int) -> EvaluatedDecision:
         """Returns the best decision but for the first `known` if it gains enough (`WORTH_SPREADING`); else `first`."""
-        found = (each.result() for each in self.evaluated[known:])
-        best = min(found, key=lambda each: self.cost_beside(first, each), default=first)
-        return best if self.cost_beside(first, best) <= WORTH_SPREADING * first.cost(self.latency) else first
+        best = self.known.best_since(first, known)
+        return best if self.known.cost_beside(first, best) <= WORTH_SPREADING * first.cost(self.latency) else first
 
     def _align_beside_moves(self, knobs: TuningKnobs) -> None:
         """Evaluates decisions in which high layers have aligned lanes beside moves with cores of their own."""
@@ -382,33 +327,41 @@ class _Search:
                 return
             best = self.best
 
-    def rebalance(self) -> None:
-        """Evaluates decisions in which cores move to layers that others wait for, from the best one on.
+    def best_with_other_lanes(self) -> EvaluatedDecision | None:
+        """Returns the best decision with other lanes than the best of all, if it is nearly as good; else None."""
+        lanes = self.best.knobs.lanes, self.best.knobs.aligned_lines
+        found = (each.result() for each in self.known.found)
+        others = (each for each in found if (each.knobs.lanes, each.knobs.aligned_lines) != lanes)
+        best = min(others, key=lambda each: each.cost(self.latency), default=None)
+        return None if best is None or self.is_hopeless(best) else best
 
-        Layers' work is corrected as for the best decision, then by the evaluation. Ends at `WORTH_REPEATING`.
+    def rebalance(self, best: EvaluatedDecision) -> None:
+        """Evaluates decisions like `best` in which cores move to layers that others wait for.
+
+        Layers' work is corrected as for `best`, then by the evaluation. Ends at `WORTH_REPEATING`.
         """
-        best = self.best
         corrections = best.corrections
-        while self.steps <= MOST_REBALANCED_STEPS:
-            knobs = replace(best.knobs, line_latency=1.0)
+        while self.known.steps <= MOST_REBALANCED_STEPS:
+            knobs, count = replace(best.knobs, line_latency=1.0), len(self.known.found)
             planned = self.mapper.plan(knobs, corrections)
-            bounds, _ = self.evaluate(planned.decision, knobs, corrections)
-            if self.best.cost(self.latency) > WORTH_REPEATING * best.cost(self.latency):
+            bounds, _ = self.known.evaluate(planned.decision, knobs, corrections)
+            found = self.known.best_since(best, count)
+            if found.cost(self.latency) > WORTH_REPEATING * best.cost(self.latency):
                 return
-            best, corrections = self.best, next_corrections(corrections, planned, bounds.busy_ns)
+            best, corrections = found, next_corrections(corrections, planned, bounds.busy_ns)
 
     def spread_tokens(self) -> None:
         """Evaluates decisions by which layers of one token have cores for their row tiles."""
         best = self.best
         for decision in spread_one_token(self.mapper.graph, best.decision, self.mapper.arch):
-            self.evaluate(decision, best.knobs)
+            self.known.evaluate(decision, best.knobs)
 
-    def use_fewer_cores(self) -> None:
-        """Evaluates the best decision so far for fewer and fewer cores, powers of two.
+    def use_fewer_cores(self, best: EvaluatedDecision) -> None:
+        """Evaluates a decision for fewer and fewer cores, powers of two, as long as that makes it better.
 
         So a larger chip has the choices of a smaller one.
         """
-        arch, best, failures = self.mapper.arch, self.best, 0
+        arch, failures = self.mapper.arch, 0
         for cores in (2**n for n in reversed(range((arch.usable_cores - 1).bit_length()))):
             full = best.bounds.total_ns / cores > EVEN_SHARE * best.bounds.least_interval_ns
             if failures == MOST_FAILURES or (full and not best.waits_for_port):
@@ -418,15 +371,16 @@ class _Search:
                 planned = replace(self.mapper, arch=arch.with_places(places)).plan(best.knobs)
             except (CapacityError, NothingStreamsError):
                 return
-            self.evaluate(planned.decision, best.knobs)
-            failures = failures + 1 if self.best is best else 0
-            best = self.best
+            count = len(self.known.found)
+            self.known.evaluate(planned.decision, best.knobs)
+            found = self.known.best_since(best, count)
+            best, failures = found, failures + 1 if found is best else 0
 
     def chain_products(self) -> None:
         """Evaluates the best decision so far with longer and longer chains of cores that pass operands on."""
         for length in CHAIN_LENGTHS:
             best = self.best
-            self.evaluate(chain_products(self.mapper.graph, best.decision, length), best.knobs)
+            self.known.evaluate(chain_products(self.mapper.graph, best.decision, length), best.knobs)
             if self.best is best:
                 return
 
@@ -436,54 +390,15 @@ class _Search:
         Ends when none is better than the best so far, or where the port of global memory binds.
         """
         graph, arch = self.mapper.graph, self.mapper.arch
-        while self.steps <= MOST_STEPS:
+        while self.known.steps <= MOST_STEPS:
             best = self.best
             if best.waits_for_port:
                 return
             busiest = max(best.bounds.busy_ns, key=best.bounds.busy_ns.__getitem__)
             for decision in relieve_core(graph, best.decision, arch, busiest):
-                self.evaluate(decision, best.knobs)
+                self.known.evaluate(decision, best.knobs)
             if self.best is best:
                 return
-
-    def evaluate(
-        self,
-        decision: Decision,
-        knobs: TuningKnobs,
-        corrections: Mapping[str, float] | None = None,
-        *,
-        limited: bool = True,
-    ) -> _Evaluation:
-        """Returns the bounds of a decision, and its times, which a thread finds; none if its interval is too long.
-
-        knobs, corrections: by which it was made. limited: a decision is only scheduled if its interval may be near that
-        of the first one; else, decisions like it with cores for moves may be much better.
-        """
-        graph, arch = self.mapper.graph, self.mapper.arch
-        for known, evaluation in self.known:
-            if known == decision:
-                return evaluation
-        works = decision_work(graph, decision, arch, self.facts)
-        bounds = WorkBounds.from_work(works, arch)
-        if limited and bounds.least_interval_ns > self.longest_interval_ns:
-            self.known.append((decision, (bounds, None)))
-            return bounds, None
-        steps = schedule_work(works, arch, self.most_lines)
-        self.steps += len(steps.core)
-        assert isinstance(decision.flow, LineFlow)
-        patience_ns = decision.flow.patience_ns
-
-        def scheduled() -> EvaluatedDecision:
-            latency_ns, interval_ns = compare_times(steps, patience_ns, BALANCED_OBJECTIVE.patiences)
-            if knobs.stages > 1:
-                base = StepOrder(patience_ns, COMPARED_SAMPLE)
-                interval_ns = min(interval_ns, estimate_staged_interval(steps, base, int(knobs.stages)))
-            times_ns = latency_ns, interval_ns
-            return EvaluatedDecision(decision, knobs, corrections or {}, bounds, *times_ns, len(steps.core))
-
-        self.evaluated.append(self.pool.submit(scheduled))
-        self.known.append((decision, (bounds, self.evaluated[-1])))
-        return bounds, self.evaluated[-1]
 
 
 def _heights_of_layers(graph: Graph, decision: Decision) -> list[int]:

@@ -14,7 +14,7 @@ from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
 from raptor.codegen.pimsim.program_cost import simulate_objective
 from raptor.compiler.pipeline import MappedGraph, complete, generate_code, prepare_graph, rewrite_and_map, run_lowering
 from raptor.frontend import load
-from raptor.mapping import decision_search
+from raptor.mapping import decision_search, evaluated_decisions
 from raptor.mapping.decision import Decision
 from raptor.mapping.decision_search import search_rows
 from raptor.mapping.evaluation.evaluate import evaluate
@@ -97,7 +97,7 @@ def test_decisions_are_compared_by_their_interval_with_stages(monkeypatch: pytes
         most.append(stages)
         return 1.0 if len(most) == 2 else np.inf
 
-    monkeypatch.setattr(decision_search, "estimate_staged_interval", estimate)
+    monkeypatch.setattr(evaluated_decisions, "estimate_staged_interval", estimate)
     mapped = first_mapping("lenet5", chip)
     mapper = RowMapper(mapped.graph, chip, PlanCache())
     first = mapper.plan(knobs)
@@ -178,11 +178,11 @@ def test_others_are_the_first_decision_and_those_near_the_best(monkeypatch: pyte
     mapped = first_mapping("squeezenet", chip, image_size=32, width=1)
     found = search_rows(mapped.graph, chip, PlanCache(), DEFAULT_KNOBS)
     best, *compared = found
-    assert 2 <= len(compared) <= 1 + decision_search.MOST_COMPARED
+    assert 2 <= len(compared) <= 1 + evaluated_decisions.MOST_COMPARED
     assert len({*map(str, compared)}) == len(compared)
     assert best in compared
     assert compared[0] == map_rows(mapped.graph, chip, PlanCache())
-    monkeypatch.setattr(decision_search, "MOST_COMPARED_STEPS", 0)
+    monkeypatch.setattr(evaluated_decisions, "MOST_COMPARED_STEPS", 0)
     assert search_rows(mapped.graph, chip, PlanCache(), DEFAULT_KNOBS) == found[:1]
 
 
