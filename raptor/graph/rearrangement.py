@@ -24,6 +24,14 @@ def c_order(shape: Sequence[int], first: int = 0) -> Indices:
     return np.arange(first, first + int(np.prod(shape)), dtype=np.int64).reshape(shape)
 
 
+def through_move(numbers: Indices, sources: Indices) -> Indices:
+    """Returns, for each element of a move's result, the number of its source; -1 for zeros, of either.
+
+    numbers: of the elements of all operands, in order. sources: see `Move`.
+    """
+    return np.append(numbers, -1)[sources]
+
+
 def make_move(sources: Sequence[Image], wanted: npt.NDArray[np.integer], result: Image) -> Move:
     """Returns the `Move` from tensors of images `sources` to image `result`.
 
@@ -35,7 +43,7 @@ def make_move(sources: Sequence[Image], wanted: npt.NDArray[np.integer], result:
 
 def make_moves(sources: Sequence[Image], wanted: npt.NDArray[np.integer], results: Sequence[Image]) -> list[Move]:
     """Returns the `Move` to each of several images of the same result, as `make_move` does."""
-    number = np.concatenate([*_numbers(sources), np.array([-1])])[np.asarray(wanted, np.int64)]
+    number = through_move(_numbers(sources), np.asarray(wanted, np.int64))
     pixels = ((image, image.to_pixels(number)) for image in results)
     return [Move(np.ascontiguousarray(found.reshape(image.pixels, image.channels))) for image, found in pixels]
 
@@ -62,14 +70,14 @@ def count_move_work(move: Move, given: Sequence[Image], made: Image) -> float:
     return float(runs + loaded / ELEMENTS_PER_RUN)
 
 
-def _numbers(sources: Sequence[Image]) -> list[Indices]:
-    """Returns for each source an array from C-order position to the element's number in `Move` (pixel by pixel)."""
-    numbers: list[Indices] = []
+def _numbers(sources: Sequence[Image]) -> Indices:
+    """Returns, for the C-order positions of all sources, the element's number in `Move` (pixel by pixel)."""
+    numbers = [np.zeros(0, np.int64)]
     first = 0
     for image in sources:
         numbers.append(image.from_pixels(c_order((image.elements,), first)).reshape(-1))
         first += image.elements
-    return numbers
+    return np.concatenate(numbers)
 
 
 @dataclass(frozen=True, slots=True)

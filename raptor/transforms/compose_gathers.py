@@ -17,6 +17,7 @@ import numpy as np
 
 from raptor.graph.ir import Concat, Constant, Filter, Graph, Indices, Map, Move, Node, Operator, Pool, Rename, Stencil
 from raptor.graph.layers import is_depthwise
+from raptor.graph.rearrangement import through_move
 from raptor.graph.streaming_layout import can_stream
 from raptor.target.tensor_layout import Image
 
@@ -87,7 +88,7 @@ class _Joiner:
             names, found = self.origin(name)
             numbers.append(np.where(found < 0, -1, found + self.elements(inputs)))
             inputs += names
-        return inputs, np.concatenate([*numbers, np.array([-1])])[operator.sources]
+        return inputs, through_move(np.concatenate(numbers), operator.sources)
 
 
 def _streams(graph: Graph, node: Node) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from raptor.graph.ir import Concat, Filter, Graph, Indices, Move, Node, Rename, Tensor
+from raptor.graph.rearrangement import through_move
 from raptor.graph.streaming_layout import drop_unused_moves
 from raptor.target.tensor_layout import Image
 
@@ -98,7 +99,7 @@ def _taken(name: str, source: str, made: Mapping[str, Node], tensors: Mapping[st
     given = [_taken(each, source, made, tensors).reshape(-1) for each in node.inputs]
     match node.operator:
         case Move(sources):
-            return np.concatenate([*given, np.array([-1])])[sources]
+            return through_move(np.concatenate(given), sources)
         case Concat():
             return np.concatenate(given)[Concat.sources([tensors[each].image for each in node.inputs])]
         case _:

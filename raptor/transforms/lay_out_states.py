@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from raptor.graph.ir import Graph, Indices, Move, Node, Rename
-from raptor.graph.rearrangement import c_order, count_move_work, make_move
+from raptor.graph.rearrangement import c_order, count_move_work, make_move, through_move
 from raptor.graph.streaming_layout import drop_unused_moves
 from raptor.target.tensor_layout import Image
 from raptor.transforms.tokens.token_layouts import moved_from
@@ -58,8 +58,7 @@ class _TakenState:
             sources = c_order(made.shape)
             if isinstance(node.operator, Move):
                 sources = moved_from(node.operator, [given], made)
-            before = np.append(taken[node.inputs[0]], -1)
-            taken[node.output] = before[sources.reshape(-1)]
+            taken[node.output] = through_move(taken[node.inputs[0]], sources.reshape(-1))
             read |= dict.fromkeys(kept & {node.output})
         return None if name in read else cls(graph, name, taken, tuple(read))
 

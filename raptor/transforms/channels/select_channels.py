@@ -20,6 +20,7 @@ from raptor.graph.ir import (
     Stencil,
     Tensor,
 )
+from raptor.graph.rearrangement import through_move
 from raptor.graph.requantise.definition import RequantiseTerm
 from raptor.transforms.channels.channel_sets import channels_of_move, find_channel_sets, is_by_channel
 from raptor.transforms.channels.constant_channels import find_zero_channels
@@ -111,7 +112,7 @@ def _moved(graph: Graph, node: Node, chosen: Mapping[str, Indices]) -> Operator:
         place[:, index] = first + np.arange(image.pixels * len(index)).reshape(image.pixels, -1)
         new.append(place.reshape(-1))
         first += image.pixels * len(index)
-    sources = np.append(np.concatenate(new), -1)[operator.sources]
+    sources = through_move(np.concatenate(new), operator.sources)
     made = chosen.get(node.output)
     return Move(sources if made is None else np.ascontiguousarray(sources[:, made]))
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from raptor.graph.ir import Bound, Constant, Dot, Graph, Indices, Lookup, Map, Move, Node, Rename, Tensor
+from raptor.graph.rearrangement import through_move
 from raptor.graph.streaming_layout import can_stream, drop_unused_moves, is_token_layout, move_in_place
 from raptor.target.tensor_layout import Image
 
@@ -40,7 +41,7 @@ def _joined(node: Node, made: Mapping[str, Node]) -> Node:
 
 def _composed(move: Move, before: Move) -> Move:
     """Returns the move that makes in one step what a move makes of the result of another one."""
-    return Move(np.append(before.sources, -1)[move.sources])
+    return Move(through_move(before.sources, move.sources))
 
 
 def _late_functions(graph: Graph) -> Iterator[tuple[str, tuple[Node, Move]]]:
