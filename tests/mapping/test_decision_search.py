@@ -62,23 +62,23 @@ def test_found_decisions_take_less_time(name: str) -> None:
     assert max(after.latency_ns / before.latency_ns, after.interval_ns / before.interval_ns) < 1.15
 
 
-def test_two_lanes_of_all_high_layers_have_a_shorter_interval() -> None:
-    """For the interval alone, high layers of a ResNet-18 have two lanes each; with its latency, none has lanes."""
-    chip = bench(200)
-    mapped = first_mapping("resnet18", chip, image_size=112)
-    found = [search_rows(mapped.graph, chip, PlanCache(), replace(DEFAULT_KNOBS, latency=n))[0] for n in (0.0, 1.0)]
-    lanes = [{len(layer.grid.lanes) for layer in by_line(decision).values()} for decision in found]
-    assert lanes == [{0, 2}, {0}]
-    unlaned = rows_strategy(replace(DEFAULT_KNOBS, latency=0.0)).place(mapped.graph, chip, PlanCache())
-    times_ns = [evaluate(mapped.graph, decision, chip).interval_ns for decision in (found[0], unlaned)]
-    assert times_ns[0] < 0.98 * times_ns[1]
+def test_two_lanes_of_all_high_layers_have_shorter_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    chip = bench(64)
+    mapped = first_mapping("nested_patches", chip)
+    laned = searched(mapped, chip)
+    monkeypatch.setattr(decision_search, "FEWEST_LINES", 10**6)
+    found = [laned, searched(mapped, chip)]
+    assert [{len(layer.grid.lanes) for layer in by_line(decision).values()} for decision in found] == [{0, 2}, {0}]
+    after, before = (evaluate(mapped.graph, decision, chip) for decision in found)
+    assert after.latency_ns < 0.85 * before.latency_ns
+    assert after.interval_ns < 0.9 * before.interval_ns
 
 
-@pytest.mark.parametrize(("name", "share"), [("squeezenet", 0.85), ("resnet18", 0.97)])
+@pytest.mark.parametrize(("name", "share"), [("skipped_signal", 0.7), ("spectrum_bands", 0.8)])
 def test_cores_move_to_layers_that_others_wait_for(name: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cores go where they shorten the latency; of ResNet-18, by corrected work only. For the interval, none move."""
-    chip = bench(100)
-    mapped = first_mapping(name, chip, image_size=64)
+    """Cores go where they shorten the latency. For the interval alone, none move."""
+    chip = bench(64)
+    mapped = first_mapping(name, chip)
     quick = replace(DEFAULT_KNOBS, latency=0.0)
     moved, unmoved = (search_rows(mapped.graph, chip, PlanCache(), knobs)[0] for knobs in (DEFAULT_KNOBS, quick))
     monkeypatch.setattr(decision_search, "MOST_REBALANCED_STEPS", -1)
@@ -139,12 +139,13 @@ def attended() -> ModelProto:
     return b.finish("attended", layer(b, scaled, 32, 32, 1, 1))
 
 
-@pytest.mark.parametrize("worth", [0.85, 1.0])
+@pytest.mark.parametrize("worth", [0.8, 1.0])
 def test_groups_of_phases_are_compared(worth: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search begins without shared cores, which is better by 2 %, if that is enough."""
     monkeypatch.setattr(decision_search, "WORTH_REGROUPING", worth)
     monkeypatch.setattr(decision_search, "PRODUCT_FACTORS", ())
     monkeypatch.setattr(decision_search, "EVEN_SHARE", 0.0)
+    monkeypatch.setattr(decision_search, "MOST_REBALANCED_STEPS", -1)
     chip = bench(32)
     mapped = rewrite_and_map(prepare_graph(load(attended()).graph, chip), chip, ROWS.without_search())
     shared, apart = (map_rows(mapped.graph, chip, PlanCache(), replace(DEFAULT_KNOBS, latency=n)) for n in (1.0, 0.0))
