@@ -1,4 +1,4 @@
-"""`make judge_zoo-table`: what every model of the zoo compiles to, in figures; tests/models/zoo_table.json keeps them.
+"""`make zoo-table`: what every model of the zoo compiles to, in figures; tests/models/zoo_table.json keeps them.
 
 A change of the compiler that changes a figure writes the table anew, and its commit says why. The models are those of
 `tests.models.test_models.small_options`, on the benchmark chip with 500 cores.
