@@ -1,0 +1,118 @@
+"""Rows that computed indices select or add up: a product with marks, as an attention multiplies its shares with values.
+
+A mark is 1 where the index of a row is a number, else 0. Marks of all rows and a product take one multiplication for
+each mark and element of a row; a comparison of each element with each number would take several instructions more.
+
+Infinite elements are brought to 2^127 before the product, as 0 times infinity is NaN, and made infinite behind it.
+NOTE: so are finite elements of 2^127 or more. The sum of both infinities is no NaN. NaN in an element of one row reaches
+that element of all rows.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from raptor.frontend.constant_pixels import Shape
+from raptor.frontend.formulas import reductions
+from raptor.frontend.formulas.builder import OperatorBuilder
+from raptor.frontend.formulas.contraction import Contraction, TensorFactor
+from raptor.frontend.formulas.formula import FormulaBuilder, Value
+from raptor.frontend.formulas.selection import HUGE, is_finite, nan_where_not
+from raptor.frontend.import_refusal import ImportRefusal
+from raptor.frontend.types.integer_ranges import IntegerInterval
+from raptor.graph.ir import Numbers, Tensor
+from raptor.graph.rearrangement import c_order
+from raptor.target.tensor_layout import Image
+
+MOST_MARKS = 2**22
+"""Maximum number of marks of one node: of its indices times the rows of its tensor."""
+
+
+def select_rows(build: OperatorBuilder, x: Tensor, ids: Tensor, axis: int) -> Tensor:
+    """Emits the slices of x along an axis that computed indices of any shape select, as ONNX's Gather does.
+
+    An index that may be out of range gives NaN, never another slice. Raises `ImportRefusal` for integers.
+    """
+    size, count = x.shape[axis], math.prod(ids.shape)
+    reach = _restrict(build, x, ids, size)
+    f = FormulaBuilder(build.node, build.ctx, (count, size), Image((count, size), 1))
+    index = f.broadcast(replace(ids, shape=(count, 1)))
+    marks = _marks(f, index, np.arange(size, dtype=np.float32)[None], reach, size)
+    rows = _multiply(build, x, axis, marks)
+    if reach is None or build.ctx.has_assumed_range(ids) or not (-size <= reach.low and reach.high < size):
+        found = reductions.emit_reduction(build, reductions.lay_out_reduction(build, marks, (1,)), "sum")
+        g = FormulaBuilder(build.node, build.ctx, rows.shape, rows.image)
+        after = (1,) * (len(x.shape) - axis - 1)
+        given = g.broadcast(replace(found, shape=(count, *after)))
+        rows = _tensor(nan_where_not(g, rows, given))
+    return replace(rows, shape=(*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]))
+
+
+def add_rows(build: OperatorBuilder, size: int, ids: Tensor, updates: Tensor, axis: int) -> Tensor:
+    """Emits sums of slices of `updates` along an axis: result slice n is the sum of those whose index is n.
+
+    ids: as many elements as `updates` has slices along the axis; an index out of range adds nothing. Raises
+    `ImportRefusal` for integers.
+    """
+    count = updates.shape[axis]
+    reach = _restrict(build, updates, ids, size)
+    f = FormulaBuilder(build.node, build.ctx, (size, count), Image((size, count), 1))
+    index = f.broadcast(replace(ids, shape=(1, count)))
+    marks = _marks(f, index, np.arange(size, dtype=np.float32)[:, None], reach, size)
+    return _multiply(build, updates, axis, marks)
+
+
+def find_row_ids(build: OperatorBuilder, ids: Tensor, x: Shape, axis: int) -> Tensor | None:
+    """Returns an index for each slice along an axis of a tensor of shape `x`, if `ids` repeats it for all its elements.
+
+    None for indices that rearrangements made of several, and of another shape.
+    """
+    if any(n != m for d, (n, m) in enumerate(zip(x, ids.shape, strict=True)) if d != axis):
+        return None
+    numbers = build.ctx.trace(ids)
+    place = np.arange(ids.shape[axis]).reshape(-1, *(1,) * (len(ids.shape) - axis - 1))
+    along = ids.image.to_pixels(np.broadcast_to(place, ids.shape)).reshape(-1)
+    if len(np.unique(np.stack([along, numbers]), axis=1).T) > ids.shape[axis]:
+        return None
+    first = np.moveaxis(c_order(ids.shape), axis, 0).reshape(ids.shape[axis], -1)[:, 0]
+    return build.rearrange(first, ids)
+
+
+def _restrict(build: OperatorBuilder, x: Tensor, ids: Tensor, size: int) -> IntegerInterval | None:
+    """Has the host reject indices outside -size .. size - 1. Returns the range that they have."""
+    if "int" in (x.element.kind, ids.element.kind):
+        raise ImportRefusal("computed indices of what is computed, in a program of integers")
+    if size * math.prod(ids.shape) > MOST_MARKS:
+        raise ImportRefusal(f"{math.prod(ids.shape)} computed indices of {size} rows; their product is at most 2^22")
+    return build.ctx.restrict_input(ids, IntegerInterval(-size, size - 1))
+
+
+def _marks(f: FormulaBuilder, index: Value, numbers: Numbers, reach: IntegerInterval | None, size: int) -> Tensor:
+    """Emits 1 where an index is a number, else 0. A negative index counts from the end."""
+    distance = f.sub(index, f.constant(numbers))
+    if reach is None or reach.low < 0:
+        # The product of the distances from both is 0 where either is.
+        distance = f.mul(distance, f.sub(index, f.constant(numbers - np.float32(size))))
+    return _tensor(f.relu(f.sub(1, f.mul(distance, distance))))
+
+
+def _multiply(build: OperatorBuilder, x: Tensor, axis: int, marks: Tensor) -> Tensor:
+    """Emits the product of marks [rows, size of the axis] with the slices of x along the axis."""
+    dims = [f"dim{d}" for d in range(len(x.shape))]
+    out = ["rows" if d == axis else name for d, name in enumerate(dims)]
+    c = Contraction(build.node, build.ctx, dict(zip(dims, x.shape, strict=True)) | {"rows": marks.shape[0]})
+    f = FormulaBuilder(build.node, build.ctx, x.shape, x.image)
+    finite = is_finite(f, x)
+    bounded = x if finite else _tensor(f.max(f.min(x, HUGE), -HUGE))
+    factors = (("rows", dims[axis]), marks), (dims, bounded)
+    product = c.multiply(*(TensorFactor(c.drop_unit_dims(n), t) for n, t in factors), c.drop_unit_dims(out)).value
+    assert isinstance(product, Tensor), "both factors are computed"
+    g = FormulaBuilder(build.node, build.ctx, c.dims(out), product.image)
+    product = replace(product, shape=g.shape)
+    return product if finite else _tensor(g.mul(g.mul(product, 2), 0.5))
+
+
+def _tensor(value: Value) -> Tensor:
+    assert isinstance(value, Tensor), "computed from a tensor"
+    return value
