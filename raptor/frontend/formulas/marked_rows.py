@@ -4,8 +4,8 @@ A mark is 1 where the index of a row is a number, else 0. Marks of all rows and 
 each mark and element of a row; a comparison of each element with each number would take several instructions more.
 
 Infinite elements are brought to 2^127 before the product, as 0 times infinity is NaN, and made infinite behind it.
-NOTE: so are finite elements of 2^127 or more. The sum of both infinities is no NaN. NaN in an element of one row reaches
-that element of all rows.
+NOTE: so are finite elements of 2^127 or more. The sum of both infinities is no NaN. NaN in an element of one row
+reaches that element of all rows.
 """
 
 import math

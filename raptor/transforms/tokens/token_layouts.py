@@ -84,7 +84,7 @@ class TokenLayouts:
                 self.pools.append(node)
             case Dot() | Softmax() | ChannelSum():
                 self.fixed |= sets
-            case Take() if is_token_layout(self.image(node.output)):
+            case Take() if is_channels_last(self.image(node.output)):
                 self.odd |= {self.alike.find(name) for name in node.inputs}
                 self.fixed.add(self.alike.find(node.output))
             case _ if isinstance(node.operator, Elementwise):
