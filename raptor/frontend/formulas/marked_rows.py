@@ -17,6 +17,7 @@ from raptor.frontend.constant_pixels import Shape
 from raptor.frontend.formulas import reductions
 from raptor.frontend.formulas.builder import OperatorBuilder
 from raptor.frontend.formulas.contraction import Contraction, TensorFactor
+from raptor.frontend.formulas.embedding_lookup import count_from_start
 from raptor.frontend.formulas.formula import FormulaBuilder, Value
 from raptor.frontend.formulas.selection import HUGE, is_finite, nan_where_not
 from raptor.frontend.import_refusal import ImportRefusal
@@ -36,9 +37,10 @@ def select_rows(build: OperatorBuilder, x: Tensor, ids: Tensor, axis: int) -> Te
     """
     size, count = x.shape[axis], math.prod(ids.shape)
     reach = _restrict(build, x, ids, size)
+    numbers = count_from_start(build, ids, size, reach)
     f = FormulaBuilder(build.node, build.ctx, (count, size), Image((count, size), 1))
-    index = f.broadcast(replace(ids, shape=(count, 1)))
-    marks = _marks(f, index, np.arange(size, dtype=np.float32)[None], reach, size)
+    index = f.broadcast(replace(numbers, shape=(count, 1)))
+    marks = _marks(f, index, np.arange(size, dtype=np.float32)[None])
     rows = _multiply(build, x, axis, marks)
     if reach is None or build.ctx.has_assumed_range(ids) or not (-size <= reach.low and reach.high < size):
         found = reductions.emit_reduction(build, reductions.lay_out_reduction(build, marks, (1,)), "sum")
@@ -56,10 +58,10 @@ def add_rows(build: OperatorBuilder, size: int, ids: Tensor, updates: Tensor, ax
     `ImportRefusal` for integers.
     """
     count = updates.shape[axis]
-    reach = _restrict(build, updates, ids, size)
+    numbers = count_from_start(build, ids, size, _restrict(build, updates, ids, size))
     f = FormulaBuilder(build.node, build.ctx, (size, count), Image((size, count), 1))
-    index = f.broadcast(replace(ids, shape=(1, count)))
-    marks = _marks(f, index, np.arange(size, dtype=np.float32)[:, None], reach, size)
+    index = f.broadcast(replace(numbers, shape=(1, count)))
+    marks = _marks(f, index, np.arange(size, dtype=np.float32)[:, None])
     return _multiply(build, updates, axis, marks)
 
 
@@ -88,12 +90,9 @@ def _restrict(build: OperatorBuilder, x: Tensor, ids: Tensor, size: int) -> Inte
     return build.ctx.restrict_input(ids, IntegerInterval(-size, size - 1))
 
 
-def _marks(f: FormulaBuilder, index: Value, numbers: Numbers, reach: IntegerInterval | None, size: int) -> Tensor:
-    """Emits 1 where an index is a number, else 0. A negative index counts from the end."""
+def _marks(f: FormulaBuilder, index: Value, numbers: Numbers) -> Tensor:
+    """Emits 1 where an index is a number, else 0."""
     distance = f.sub(index, f.constant(numbers))
-    if reach is None or reach.low < 0:
-        # The product of the distances from both is 0 where either is.
-        distance = f.mul(distance, f.sub(index, f.constant(numbers - np.float32(size))))
     return _tensor(f.relu(f.sub(1, f.mul(distance, distance))))
 
 

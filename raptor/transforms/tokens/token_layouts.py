@@ -23,7 +23,6 @@ from raptor.graph.ir import (
 )
 from raptor.graph.layers import is_pointwise
 from raptor.graph.requantise.definition import Requantise
-from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import cached_input_pixels
 from raptor.target.tensor_layout import Image
 
