@@ -1,9 +1,10 @@
-"""Rows that computed indices select or add up: a product with marks, as an attention multiplies its shares with values.
+"""Rows that computed indices select or add up, by marks: 1 where the index of a row is a number, else 0.
 
-A mark is 1 where the index of a row is a number, else 0. Marks of all rows and a product take one multiplication for
-each mark and element of a row; a comparison of each element with each number would take several instructions more.
+A mark is computed once for all elements of a row, by several instructions. A row that is selected is the maximum of all
+rows, where those without the mark are -infinity, and so exact. Rows are added up by a product with the marks, as an
+attention multiplies its shares with values.
 
-Infinite elements are brought to 2^127 before the product, as 0 times infinity is NaN, and made infinite behind it.
+Infinite elements are brought to 2^127 before that product, as 0 times infinity is NaN, and made infinite behind it.
 NOTE: so are finite elements of 2^127 or more. The sum of both infinities is no NaN. NaN in an element of one row
 reaches that element of all rows.
 """
@@ -33,22 +34,45 @@ MOST_MARKS = 2**22
 def select_rows(build: OperatorBuilder, x: Tensor, ids: Tensor, axis: int) -> Tensor:
     """Emits the slices of x along an axis that computed indices of any shape select, as ONNX's Gather does.
 
-    An index that may be out of range gives NaN, never another slice. Raises `ImportRefusal` for integers.
+    Each index is a pixel. Its channels are all elements of x, slice after slice: those that are not marked become
+    -infinity, and the maximum over the slices is the one that is wanted. An index that may be out of range gives NaN,
+    never another slice. Raises `ImportRefusal` for integers.
     """
     size, count = x.shape[axis], math.prod(ids.shape)
+    others = math.prod(x.shape) // size
     reach = _restrict(build, x, ids, size)
-    numbers = count_from_start(build, ids, size, reach)
     f = FormulaBuilder(build.node, build.ctx, (count, size), Image((count, size), 1))
-    index = f.broadcast(replace(numbers, shape=(count, 1)))
+    index = f.broadcast(replace(count_from_start(build, ids, size, reach), shape=(count, 1)))
     marks = _marks(f, index, np.arange(size, dtype=np.float32)[None])
-    rows = _multiply(build, x, axis, marks)
+    slices = np.moveaxis(c_order(x.shape), axis, 0)
+    g = _columns(build, count, size * others)
+    mark = build.lay_out(build.rearrange(np.repeat(c_order((count, size)), others, axis=1), marks), g.image)
+    every = build.lay_out(build.rearrange(slices.reshape(1, -1), x), Image((1, size * others), 1))
+    found = _largest_slice(build, _tensor(g.apply("mask", every, mark)), size)
     if reach is None or build.ctx.has_assumed_range(ids) or not (-size <= reach.low and reach.high < size):
-        found = reductions.emit_reduction(build, reductions.lay_out_reduction(build, marks, (1,)), "sum")
-        g = FormulaBuilder(build.node, build.ctx, rows.shape, rows.image)
-        after = (1,) * (len(x.shape) - axis - 1)
-        given = g.broadcast(replace(found, shape=(count, *after)))
-        rows = _tensor(nan_where_not(g, rows, given))
-    return replace(rows, shape=(*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]))
+        marked = reductions.emit_reduction(build, reductions.lay_out_reduction(build, marks, (1,)), "sum")
+        h = _columns(build, count, others)
+        found = _tensor(nan_where_not(h, found, h.broadcast(replace(marked, shape=(count, 1)))))
+    wanted = np.moveaxis(c_order((count, *slices.shape[1:])), 0, axis)
+    return build.rearrange(wanted.reshape(*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]), found)
+
+
+def _columns(build: OperatorBuilder, count: int, channels: int) -> FormulaBuilder:
+    """Returns a builder of functions of a pixel for each index."""
+    return FormulaBuilder(build.node, build.ctx, (count, channels), Image((count, channels), 1))
+
+
+def _largest_slice(build: OperatorBuilder, x: Tensor, size: int) -> Tensor:
+    """Emits the maximum over the `size` parts of the channels of each pixel, by halves, which may overlap."""
+    count, channels = x.shape
+    others = channels // size
+    while size > 1:
+        half = -(-size // 2)
+        g, numbers = _columns(build, count, half * others), c_order((count, size * others))
+        sides = numbers[:, : half * others], numbers[:, -half * others :]
+        x = _tensor(g.max(*(build.lay_out(build.rearrange(side, x), g.image) for side in sides)))
+        size = half
+    return x
 
 
 def add_rows(build: OperatorBuilder, size: int, ids: Tensor, updates: Tensor, axis: int) -> Tensor:
@@ -60,7 +84,8 @@ def add_rows(build: OperatorBuilder, size: int, ids: Tensor, updates: Tensor, ax
     count = updates.shape[axis]
     numbers = count_from_start(build, ids, size, _restrict(build, updates, ids, size))
     f = FormulaBuilder(build.node, build.ctx, (size, count), Image((size, count), 1))
-    index = f.broadcast(replace(numbers, shape=(1, count)))
+    # A copy for each row, not one that each row's function reads, so that cores can share the rows.
+    index = build.lay_out(build.rearrange(np.broadcast_to(c_order((1, count)), f.shape), numbers), f.image)
     marks = _marks(f, index, np.arange(size, dtype=np.float32)[:, None])
     return _multiply(build, updates, axis, marks)
 

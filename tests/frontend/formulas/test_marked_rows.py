@@ -38,9 +38,10 @@ def model(text: str) -> ModelProto:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_rows_are_products_with_marks(name: str) -> None:
+def test_rows_are_selected_or_added(name: str) -> None:
     proto = model(MODELS[name])
-    assert any(isinstance(node.operator, Dot) for node in load(proto).graph.nodes)
+    adds = any(isinstance(node.operator, Dot) for node in load(proto).graph.nodes)
+    assert adds == name.startswith("added")
     program, rng = raptor.compile(proto, cores=8), np.random.default_rng(0)
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in proto.graph.input}
     for infinite in (False, True):
@@ -72,6 +73,13 @@ def test_indices_that_differ_in_a_row_are_compared_one_by_one() -> None:
         "j": np.array([0, 5, 4, 3]),
     }
     assert program.validate(given).passed
+
+
+def test_indices_of_some_columns_are_compared_one_by_one() -> None:
+    text = """(float[6,5] x, int64[4] i) => (float[4,3] y) <int64[1] last={1}, int64[2] shape={4,3}> {
+        a=Neg(x) r=Unsqueeze(i,last) e=Expand(r,shape) y=GatherElements<axis=0>(a,e)}"""
+    given = {"x": np.arange(30, dtype=np.float32).reshape(6, 5), "i": np.array([4, -1, 0, 2])}
+    assert raptor.compile(model(text), cores=8).validate(given).passed
 
 
 def test_many_marks_are_refused() -> None:
