@@ -23,7 +23,7 @@ from raptor.frontend.formulas.formula import FormulaBuilder, Value
 from raptor.frontend.formulas.selection import HUGE, is_finite, nan_where_not
 from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.types.integer_ranges import IntegerInterval
-from raptor.graph.ir import Numbers, Tensor
+from raptor.graph.ir import Map, Numbers, Tensor
 from raptor.graph.rearrangement import c_order
 from raptor.target.tensor_layout import Image
 
@@ -48,7 +48,8 @@ def select_rows(build: OperatorBuilder, x: Tensor, ids: Tensor, axis: int) -> Te
     g = _columns(build, count, size * others)
     mark = build.lay_out(build.rearrange(np.repeat(c_order((count, size)), others, axis=1), marks), g.image)
     every = build.lay_out(build.rearrange(slices.reshape(1, -1), x), Image((1, size * others), 1))
-    found = _largest_slice(build, _tensor(g.apply("mask", every, mark)), size)
+    # The marks are the first operand, with whose pixels the work is shared.
+    found = _largest_slice(build, build.add(Map("mask", (1, 0)), g.image, mark, every), size)
     if reach is None or build.ctx.has_assumed_range(ids) or not (-size <= reach.low and reach.high < size):
         marked = reductions.emit_reduction(build, reductions.lay_out_reduction(build, marks, (1,)), "sum")
         h = _columns(build, count, others)

@@ -162,11 +162,15 @@ class TokenLayouts:
         Each pool that reads it must put together the channels of a token, or all tokens. A sequence of merged patches
         consists of tokens, and of parts of them, which are the pixels of the image before: a norm tells which.
         """
-        if key in self.varied and (not is_channels_last(self.image(key)) or self.image(key).channels != channels):
+        if key in self.varied and not self.has_channels(key, channels):
             return False
         pools = (node for node in self.pools if self.alike.find(node.inputs[0]) == key)
         suits = all(self.adds_channels(node, channels) or self.is_over_tokens(node, channels) for node in pools)
         return suits and key not in self.fixed | self.odd
+
+    def has_channels(self, key: str, channels: int) -> bool:
+        """Tells whether a set has pixels of so many channels, the last dimension, as it is."""
+        return is_channels_last(self.image(key)) and self.image(key).channels == channels
 
     def turned(self) -> Iterator[tuple[str, int, int]]:
         """Yields tensors that are images with the channels last, such as [1, H, W, C] of [1, C, H, W].
@@ -245,9 +249,11 @@ class TokenLayouts:
         """Adds the sets of sums over the channels of tokens.
 
         Sets of another layout than before are left out if a pool reads or makes them that is neither such a sum nor
-        over all tokens, or if something else than such a sum is repeated for their pixels. For the pixels of sums,
-        nothing can be repeated.
+        over all tokens, or if something else than such a sum is repeated for their pixels, unless these have the same
+        channels as before. For the pixels of sums, nothing can be repeated.
         """
+        same = {key for key, count in known.items() if self.has_channels(key, count)}
+        repeated = [pair for pair in self.repeated if pair[0] not in same]
         pools = [(self.alike.find(node.inputs[0]), self.alike.find(node.output), node) for node in self.pools]
         banned = self.fixed | self.odd | known.keys()
         while True:
@@ -256,7 +262,7 @@ class TokenLayouts:
             adds = [given in changed and self.adds_channels(node, known[given]) for given, _, node in pools]
             others = {made for (_, made, _), is_sum in zip(pools, adds, strict=True) if not is_sum}
             sums = {made for (_, made, _), is_sum in zip(pools, adds, strict=True) if is_sum} - banned - others
-            read = [*((given, made) for given, made, node in pools if node.output not in over), *self.repeated]
+            read = [*((given, made) for given, made, node in pools if node.output not in over), *repeated]
             wrong = {key for pair in read if (pair[0] in changed) != (pair[1] in sums) for key in pair}
             wrong |= changed.intersection([*(made for _, made, _ in pools), *(one for _, one in self.repeated)])
             wrong |= sums.intersection([*(given for given, *_ in pools), *(made for made, _ in self.repeated)])
