@@ -29,6 +29,8 @@ from raptor.target.tensor_layout import Image
 
 MOST_MARKS = 2**22
 """Maximum number of marks of one node: of its indices times the rows of its tensor."""
+MOST_COPIES = 2**26
+"""Maximum number of elements of all rows, once for each index."""
 
 
 def select_rows(build: OperatorBuilder, x: Tensor, ids: Tensor, axis: int) -> Tensor:
@@ -41,6 +43,8 @@ def select_rows(build: OperatorBuilder, x: Tensor, ids: Tensor, axis: int) -> Te
     size, count = x.shape[axis], math.prod(ids.shape)
     others = math.prod(x.shape) // size
     reach = _restrict(build, x, ids, size)
+    if size * others * count > MOST_COPIES:
+        raise ImportRefusal(f"{count} computed indices of {size * others} elements; their product is at most 2^26")
     f = FormulaBuilder(build.node, build.ctx, (count, size), Image((count, size), 1))
     index = f.broadcast(replace(count_from_start(build, ids, size, reach), shape=(count, 1)))
     marks = _marks(f, index, np.arange(size, dtype=np.float32)[None])

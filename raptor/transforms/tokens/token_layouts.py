@@ -160,9 +160,12 @@ class TokenLayouts:
         """Tells whether a set can be tokens of so many channels: nothing needs its layout, or it is laid out so.
 
         Each pool that reads it must put together the channels of a token, or all tokens. A sequence of merged patches
-        consists of tokens, and of parts of them, which are the pixels of the image before: a norm tells which.
+        consists of tokens, and of parts of them, which are the pixels of the image before: a norm tells which. A pixel
+        that is repeated for all tokens has their channels, unless it is a sum.
         """
-        if key in self.varied and not self.has_channels(key, channels):
+        results = {self.alike.find(node.output) for node in self.pools}
+        repeats = any(one == key and other not in results for one, other in self.repeated)
+        if (repeats or key in self.varied) and not self.has_channels(key, channels):
             return False
         pools = (node for node in self.pools if self.alike.find(node.inputs[0]) == key)
         suits = all(self.adds_channels(node, channels) or self.is_over_tokens(node, channels) for node in pools)
