@@ -62,7 +62,6 @@ def test_a_row_that_does_not_exist_is_not_a_number(index: int) -> None:
 
 
 def test_indices_that_differ_in_a_row_are_compared_one_by_one() -> None:
-    """Also those that are alike in the first row only."""
     text = """(float[6,2] x, int64[4] i, int64[4] j) => (float[4,2] y) <int64[1] last={1}> {
         a=Neg(x) k=Unsqueeze(i,last) l=Unsqueeze(j,last) e=Concat<axis=1>(k,l) y=GatherElements<axis=0>(a,e)}"""
     program = raptor.compile(model(text), cores=8)
