@@ -37,7 +37,8 @@ class TokenLayouts:
     operator needs as it is. odd: sets with an operator for which tokens are no lines. varied: sets with constants of a
     `Requantise` that differ between pixels or channels, and so need the order of these. pools: operators that put
     pixels or channels together, and whose operand may get another layout. repeated: a set, and another of one pixel
-    that an element-wise operator repeats for all pixels of the first. sums: the sets that pools make which become sums
+    that an element-wise operator repeats for all pixels of the first. repeating: the first of these where no pool makes
+    the other. sums: the sets that pools make which become sums
     over channels. over: the results of those that become pools over all tokens. made: the node that makes each tensor.
     """
 
@@ -48,6 +49,7 @@ class TokenLayouts:
     varied: set[str] = field(default_factory=set[str])
     pools: list[Node] = field(default_factory=list[Node])
     repeated: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    repeating: set[str] = field(default_factory=set[str])
     sums: set[str] = field(default_factory=set[str])
     over: set[str] = field(default_factory=set[str])
     made: dict[str, Node] = field(default_factory=dict[str, Node])
@@ -63,6 +65,8 @@ class TokenLayouts:
             self.bind(node)
         for names in self.joined():
             self.fixed |= names
+        results = {self.alike.find(node.output) for node in self.pools}
+        self.repeating = {one for one, other in self.repeated if other not in results}
 
     def image(self, name: str) -> Image:
         return self.graph.tensors[name].image
@@ -153,7 +157,10 @@ class TokenLayouts:
                 found = dict.fromkeys(names.values(), channels)
             else:
                 continue
-            known.update({k: n for k, n in found.items() if k not in known and self.takes(k, n)})
+            for k, n in found.items():
+                wanted = self.image(k).channels if k in self.repeating else n
+                if k not in known and self.takes(k, wanted):
+                    known[k] = wanted
             return
 
     def takes(self, key: str, channels: int) -> bool:
@@ -163,9 +170,7 @@ class TokenLayouts:
         consists of tokens, and of parts of them, which are the pixels of the image before: a norm tells which. A pixel
         that is repeated for all tokens has their channels, unless it is a sum.
         """
-        results = {self.alike.find(node.output) for node in self.pools}
-        repeats = any(one == key and other not in results for one, other in self.repeated)
-        if (repeats or key in self.varied) and not self.has_channels(key, channels):
+        if (key in self.repeating or key in self.varied) and not self.has_channels(key, channels):
             return False
         pools = (node for node in self.pools if self.alike.find(node.inputs[0]) == key)
         suits = all(self.adds_channels(node, channels) or self.is_over_tokens(node, channels) for node in pools)
