@@ -134,8 +134,9 @@ def _multiply(build: OperatorBuilder, x: Tensor, axis: int, marks: Tensor) -> Te
     f = FormulaBuilder(build.node, build.ctx, x.shape, x.image)
     finite = is_finite(f, x)
     bounded = x if finite else _tensor(f.max(f.min(x, HUGE), -HUGE))
-    factors = (("rows", dims[axis]), marks), (dims, bounded)
-    product = c.multiply(*(TensorFactor(c.drop_unit_dims(n), t) for n, t in factors), c.drop_unit_dims(out)).value
+    mark = TensorFactor(c.drop_unit_dims(("rows", dims[axis])), marks)
+    slices = TensorFactor(c.drop_unit_dims(dims), bounded)
+    product = c.multiply(mark, slices, c.drop_unit_dims(out)).value
     assert isinstance(product, Tensor), "both factors are computed"
     g = FormulaBuilder(build.node, build.ctx, c.dims(out), product.image)
     product = replace(product, shape=g.shape)
