@@ -331,6 +331,48 @@ def refined_maxima(b: BlockBuilder, frames: int, bins: int) -> str:
     return b.op("ReduceSum", b.op("Mul", shares, b.op("Cast", near, to=TensorProto.FLOAT)), b.ints(-1), keepdims=0)
 
 
+def point_neighbours(b: BlockBuilder, points: int, near: int, channels: int) -> str:
+    """The largest result of a layer over the nearest of each point of a cloud, as graph networks of points have it."""
+    x = b.op("Relu", dense(b, b.input("x", points, 3), 3, channels))
+    squares = b.op("ReduceSum", b.op("Mul", x, x), b.ints(1), keepdims=1)
+    products = b.op("Mul", b.op("MatMul", x, b.op("Transpose", x, perm=[1, 0])), b.floats(2))
+    away = b.op("Sub", b.op("Sub", products, squares), b.op("Transpose", squares, perm=[1, 0]))
+    _, ids = b.ops(2, "TopK", away, b.ints(near), axis=1)
+    others = b.op("Gather", x, ids, axis=0)
+    own = b.op("Expand", b.op("Unsqueeze", x, b.ints(1)), b.ints(points, near, channels))
+    edges = b.op("Concat", b.op("Sub", others, own), own, axis=2)
+    return b.op("ReduceMax", b.op("Relu", dense(b, edges, 2 * channels, channels)), axes=[1], keepdims=0)
+
+
+def graph_sums(b: BlockBuilder, nodes: int, edges: int, channels: int) -> str:
+    """Messages along the edges of a graph, added up at their ends: Gather and ScatterElements by an input."""
+    x = b.op("Relu", dense(b, b.input("x", nodes, 8), 8, channels))
+    ids = b.input("edges", 2, edges, element=TensorProto.INT64)
+    start, end = (b.op("Gather", ids, b.const(np.int64(i)), axis=0) for i in range(2))
+    for _ in range(2):
+        ends = (b.op("Gather", x, each, axis=0) for each in (start, end))
+        sent = b.op("Relu", dense(b, b.op("Concat", *ends, axis=1), 2 * channels, channels))
+        to = b.op("Expand", b.op("Unsqueeze", end, b.ints(1)), b.ints(edges, channels))
+        zeros = b.op("ConstantOfShape", b.ints(nodes, channels))
+        x = b.op("Add", x, b.op("ScatterElements", zeros, to, sent, axis=0, reduction="add"))
+    return x
+
+
+def recommender(b: BlockBuilder, users: int, tables: int, width: int) -> str:
+    """Products of all pairs of embeddings of each user, between two perceptrons."""
+    ids = b.input("ids", users, tables, element=TensorProto.INT64)
+    x = b.op("Relu", dense(b, b.op("Relu", dense(b, b.input("x", users, 13), 13, 64)), 64, width))
+    rows = [x]
+    for i in range(tables):
+        rows.append(b.op("Gather", b.weights(100, width), b.op("Gather", ids, b.const(np.int64(i)), axis=1), axis=0))
+    stack = b.op("Concat", *(b.op("Unsqueeze", row, b.ints(1)) for row in rows), axis=1)
+    pairs = b.op("MatMul", stack, b.op("Transpose", stack, perm=[0, 2, 1]))
+    lower = np.flatnonzero(np.tri(tables + 1, k=-1))
+    chosen = b.op("Gather", b.op("Reshape", pairs, b.ints(users, (tables + 1) ** 2)), b.const(lower), axis=1)
+    joined = b.op("Concat", x, chosen, axis=1)
+    return dense(b, b.op("Relu", dense(b, joined, width + len(lower), 64)), 64, 1)
+
+
 # Reductions over pixels, and values that wait -------------------------------------------------------------------------
 
 
@@ -749,6 +791,9 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "spectrum_bands": partial(spectrum_bands, frames=97, bins=257, bands=32),
         "detection_head": partial(detection_head, side=32, channels=32, classes=4),
         "refined_maxima": partial(refined_maxima, frames=62, bins=96),
+        "point_neighbours": partial(point_neighbours, points=64, near=8, channels=32),
+        "graph_sums": partial(graph_sums, nodes=48, edges=120, channels=32),
+        "recommender": partial(recommender, users=32, tables=8, width=16),
         "frame_layers": partial(frame_layers, frames=60, bands=48),
         "largest_of_several": partial(largest_of_several, length=256, channels=64),
     },

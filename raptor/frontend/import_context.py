@@ -31,8 +31,8 @@ from raptor.graph.constant_arrays import copy_contiguous
 from raptor.graph.ir import (
     ConstantTensor,
     Filter,
+    Indices,
     Map,
-    Move,
     Node,
     Operator,
     Pool,
@@ -40,7 +40,7 @@ from raptor.graph.ir import (
     Tensor,
     needs_extended_isa,
 )
-from raptor.graph.rearrangement import c_order, make_move
+from raptor.graph.rearrangement import c_order, find_moves, make_move, trace_moves
 from raptor.target.chip_elements import MODELLED_FLOAT, MOST_EXACT_INTEGER, ElementCoding, ElementType
 from raptor.target.tensor_layout import Image
 
@@ -172,12 +172,10 @@ class ImportContext(ModelTensors):
 
         The tensor may be a rearrangement of the input; any other tensor keeps its range. The limits must contain 0.
         """
-        chain = [tensor.name]
-        while (made := self._made.get(chain[-1])) and isinstance(made.operator, Rename | Move):
-            chain.append(made.inputs[0])
+        chain = [tensor.name, *(made.inputs[0] for made in find_moves(tensor.name, self._made))]
         source = self.tensors[chain[-1]]
         coding = source.coding
-        if made is None and coding is not None and self.is_integer_type(source.name):
+        if source.name not in self._made and coding is not None and self.is_integer_type(source.name):
             given = find_type_limits(self.numpy_dtype(source.name))
             found = intersect_ranges(
                 given if coding.low is None or coding.high is None else IntegerInterval(coding.low, coding.high), limits
@@ -185,6 +183,10 @@ class ImportContext(ModelTensors):
             self.tensors[source.name] = replace(source, coding=replace(coding, low=found.low, high=found.high))
             self._whole |= dict.fromkeys(chain, found)
         return self.integer_range(tensor)
+
+    def trace(self, tensor: Tensor) -> Indices:
+        """Returns for each element, pixel by pixel, which of the tensor it was rearranged from it is; -1 for zero."""
+        return trace_moves(find_moves(tensor.name, self._made), tensor.image.elements)
 
     def _reach(self, tensor: Tensor) -> IntegerInterval | None:
         """Returns the integer range of a tensor, or the first range on the way to it that float32 does not hold.

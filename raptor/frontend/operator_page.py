@@ -29,6 +29,7 @@ EXTENDED_NEEDS: Mapping[str, str] = MappingProxyType(
         "Erf": "erf",
         "Exp": "exp",
         "Gather": "mask, if both are computed",
+        "GatherND": "mask, if both are computed",
         "GatherElements": "mask, for computed indices",
         "GRU": "those of its activations: exp, log, div for Elu, Softplus, Softsign",
         "Gelu": "erf; none with approximate=tanh",

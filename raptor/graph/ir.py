@@ -24,7 +24,7 @@ Three more exist for integers only:
 A tensor holds floats or integers (`Tensor.element`; `raptor.graph.element_types` says which types an operator accepts).
 Its `Image` arranges its elements, in C order, as pixels with channels (`raptor.target.tensor_layout`)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -267,6 +267,15 @@ class Tensor:
     in_model: bool = True
     element: ElementType = MODELLED_FLOAT
     coding: ElementCoding | None = None
+
+
+def unused_name(stem: str, taken: Container[str]) -> str:
+    """Returns a name for a new tensor that is not taken: the stem, or the stem and a number."""
+    name, count = stem, 1
+    while name in taken:
+        count += 1
+        name = f"{stem}.{count}"
+    return name
 
 
 @dataclass(frozen=True, slots=True, eq=False)

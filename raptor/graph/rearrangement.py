@@ -3,13 +3,13 @@
 Numpy functions are applied to element numbers, not values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.ir import Indices, Move
+from raptor.graph.ir import Indices, Move, Node, Rename
 from raptor.target.tensor_layout import Image
 
 MOSTLY = 0.5
@@ -46,6 +46,24 @@ def make_moves(sources: Sequence[Image], wanted: npt.NDArray[np.integer], result
     number = through_move(_numbers(sources), np.asarray(wanted, np.int64))
     pixels = ((image, image.to_pixels(number)) for image in results)
     return [Move(np.ascontiguousarray(found.reshape(image.pixels, image.channels))) for image, found in pixels]
+
+
+def find_moves(name: str, makers: Mapping[str, Node]) -> list[Node]:
+    """Returns the rearrangements of one tensor that made a tensor, the last one first. makers: nodes by result."""
+    found: list[Node] = []
+    while (made := makers.get(name)) and isinstance(made.operator, Rename | Move) and len(made.inputs) == 1:
+        found.append(made)
+        (name,) = made.inputs
+    return found
+
+
+def trace_moves(moves: Sequence[Node], elements: int) -> Indices:
+    """Returns which element, pixel by pixel, each element of a tensor was before `moves` (last first); -1 for zero."""
+    numbers = c_order((elements,))
+    for made in moves:
+        if isinstance(made.operator, Move):
+            numbers = through_move(made.operator.sources, numbers)
+    return numbers
 
 
 def count_move_work(move: Move, given: Sequence[Image], made: Image) -> float:

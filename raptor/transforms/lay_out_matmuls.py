@@ -8,7 +8,7 @@ with one head are another name of the keys, with the same pixels: the product re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from raptor.graph.ir import Dot, Graph, Node, Rename
+from raptor.graph.ir import Dot, Graph, Node, Rename, unused_name
 from raptor.graph.streaming_layout import can_stream, drop_unused_moves, is_image_of_lines, move_in_place
 from raptor.target.tensor_layout import Image
 
@@ -23,7 +23,8 @@ def lay_out_matmuls(graph: Graph) -> Graph:
                 names[i] = _streaming_name(names[i], graph, makers)
                 given = graph.tensors[names[i]]
                 if is_image_of_lines(given.image) and (given.image.rows, given.image.width) != (batch, pixels):
-                    image, name = Image((batch, pixels, given.image.channels), 2), f"{node.output}.operand{i}"
+                    image = Image((batch, pixels, given.image.channels), 2)
+                    name = unused_name(f"{node.output}.operand{i}", tensors)
                     tensors[name] = replace(given, name=name, shape=image.shape, image=image, in_model=False)
                     nodes.append(Node(node.name, node.op_type, move_in_place(image), (names[i],), name))
                     names[i] = name

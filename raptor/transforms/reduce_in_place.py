@@ -29,6 +29,7 @@ from raptor.graph.ir import (
     Rename,
     Softmax,
     Tensor,
+    unused_name,
 )
 from raptor.graph.streaming_layout import can_stream, drop_unused_moves, keeps_elements_in_place
 from raptor.graph.window import Window
@@ -185,7 +186,7 @@ class _Rewriter:
     ) -> str:
         """Adds a node with a new tensor, of the elements of `like` or of its first operand. Returns its name."""
         given = like or self.tensors[inputs[0]]
-        name = f"{node.output}.in_place{len(self.nodes)}"
+        name = unused_name(f"{node.output}.in_place{len(self.nodes)}", self.tensors)
         self.tensors[name] = replace(given, name=name, shape=image.shape, image=image, in_model=False)
         self.nodes.append(Node(node.name, node.op_type, operator, inputs, name))
         return name

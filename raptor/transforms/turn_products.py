@@ -10,7 +10,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from raptor.graph.ir import Constant, Dot, Elementwise, Graph, Indices, Map, Move, Node, Rename, Softmax, Tensor
+from raptor.graph.ir import (
+    Constant,
+    Dot,
+    Elementwise,
+    Graph,
+    Indices,
+    Map,
+    Move,
+    Node,
+    Rename,
+    Softmax,
+    Tensor,
+    unused_name,
+)
 from raptor.graph.streaming_layout import keeps_elements_in_place, move_in_place
 from raptor.target.tensor_layout import Image
 
@@ -113,7 +126,7 @@ def _image(product: Dot) -> Image:
 
 def _add_turned(name: str, image: Image, tensors: dict[str, Tensor]) -> str:
     """Adds a tensor for the transposed matrices of another one. Returns its name."""
-    turned = f"{name}.turned"
+    turned = unused_name(f"{name}.turned", tensors)
     tensors[turned] = replace(tensors[name], name=turned, shape=image.shape, image=image, in_model=False)
     return turned
 

@@ -24,7 +24,7 @@ from raptor.mapping.row_mapping import RowMapper, map_rows
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, OrderObjective, StepOrder
 from raptor.mapping.scheduling.schedule_kernel import SampleWork
 from raptor.mapping.search_trial import ProgramCost
-from raptor.mapping.strategies import ROWS, rows_strategy
+from raptor.mapping.strategies import ROWS
 from raptor.mapping.work_corrections import next_corrections
 from raptor.options import ChipOptions
 from raptor.target.arch import Target, load_chip

@@ -11,6 +11,7 @@ from benchmarks.programs.slow_models import (
     attentive_pool,
     coordinates,
     fourier_steps,
+    graph_sums,
     group_moments,
     harmonics,
     interleaved_signals,
@@ -18,7 +19,9 @@ from benchmarks.programs.slow_models import (
     octaves,
     one_hot,
     pixel_classes,
+    point_neighbours,
     points,
+    recommender,
     refined_maxima,
     repeated_vector,
     softmax_pixels,
@@ -65,6 +68,9 @@ def model_of(name: str) -> Any:
         "refined_maxima": lambda: refined_maxima(builder, 32, 48),
         "coordinates": lambda: coordinates(builder, 512, 2),
         "state_space": lambda: state_space(builder, 16, 64, 8),
+        "recommender": lambda: recommender(builder, 24, 5, 16),
+        "graph_sums": lambda: graph_sums(builder, 24, 64, 16),
+        "point_neighbours": lambda: point_neighbours(builder, 32, 4, 16),
     }
     return builder.finish(name, built[name]())
 
@@ -81,7 +87,7 @@ def mapped(model: Any) -> MappedGraph:
         *(("octaves", 2), ("octaves_harmonics", 2), ("interleaved_signals", 2)),
         *(("fourier_steps", 2), ("refined_maxima", 3)),
         *(("key_points", 2), ("attentive_pool", 3), ("repeated_vector", 2), ("points", 2), ("coordinates", 2)),
-        ("state_space", 2),
+        *(("state_space", 2), ("recommender", 2), ("graph_sums", 1.4), ("point_neighbours", 3)),
     ],
 )
 def test_no_core_does_most_of_the_work(name: str, times: float):

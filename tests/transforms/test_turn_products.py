@@ -152,3 +152,17 @@ def test_shares_of_another_form(shares: tuple[int, ...], form: tuple[int, ...], 
     rank = len(np.broadcast_shapes(form[:-2], other[:-2])) + min(2, len(other))
     outputs = {"y": rank}
     assert dots(same_values(make_model(nodes, {"x": shares, "a": other}, outputs, {"form": np.array(form)}, opset=13)))
+
+
+def test_new_tensors_have_new_names():
+    """An Einsum with transposed shares makes a tensor of the very name that the turned product would have."""
+    nodes = [
+        node("MatMul", "x w", "h", name="layer"),
+        node("Reshape", "h heads", "v", name="heads"),
+        node("Softmax", "s", "p", axis=1, name="softmax"),
+        node("Einsum", "p v", "y", equation="ijh,jhd->ihd", name="values"),
+    ]
+    constants = {"w": random(8, 8), "heads": np.array([6, 2, 4])}
+    model = make_model(nodes, {"x": (6, 8), "s": (6, 6, 2)}, {"y": 3}, constants, opset=13)
+    assert dots(same_values(model)) != dots(load(model).graph), "turned"
+    check(model, **CHIP)

@@ -9,9 +9,9 @@ import numpy as np
 from raptor.frontend.constant_pixels import natural_image
 from raptor.frontend.formulas.builder import OperatorBuilder
 from raptor.frontend.formulas.formula import FormulaBuilder, Value
-from raptor.frontend.formulas.selection import select_where
+from raptor.frontend.formulas.selection import keep_where, select_where
 from raptor.frontend.import_context import ImportContext
-from raptor.frontend.import_refusal import NeedsConstantError
+from raptor.frontend.import_refusal import ImportRefusal, NeedsConstantError
 from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.types.integer_ranges import IntegerInterval
 from raptor.graph.ir import Indices, Tensor
@@ -39,7 +39,7 @@ def emit_computed_scatter(
 ) -> None:
     """Emits the first input with updates, input 2, written one after the other. `limits`: of the indices `ids`.
 
-    Raises `NeedsConstantError` for a reduction, many updates, and integers: only constant indices will do there.
+    Raises `NeedsConstantError` for many updates, and integers: only constant indices will do there.
 
     NOTE: the host rejects an input outside its limits; a computed index outside of them writes nothing.
     """
@@ -48,15 +48,33 @@ def emit_computed_scatter(
     x, new = (build.operand(i) for i in (node.inputs[0], node.inputs[1 if last else 2]))
     whole = "int" in (x.element.kind, ids.element.kind)
     found = list(islice(updates, MOST_UPDATES + 1))
-    if whole or len(found) > MOST_UPDATES or node.string("reduction", "none") != "none":
+    if whole or len(found) > MOST_UPDATES:
         raise NeedsConstantError(node.inputs[2 if last else 1])
     ctx.restrict_input(ids, limits)
     f = FormulaBuilder(node, ctx, x.shape, x.image)
     result: Value = x
     for update in found:
         chosen = build.lay_out(build.rearrange(np.broadcast_to(update.source, x.shape), new), f.image)
-        result = select_where(f, _mark(build, f, ids, update), chosen, result)
+        mark = _mark(build, f, ids, update)
+        result = _updated(f, node.string("reduction", "none"), result, mark, chosen)
     f.finish(result)
+
+
+def _updated(f: FormulaBuilder, reduction: str, x: Value, mark: Value, new: Value) -> Value:
+    """Emits x, combined with new elements where the mark is 1. Raises `ImportRefusal` for an unknown reduction."""
+    match reduction:
+        case "none":
+            return select_where(f, mark, new, x)
+        case "add":
+            return f.add(x, select_where(f, mark, new, f.constant(np.zeros(1, np.float32))))
+        case "mul":
+            return f.mul(x, select_where(f, mark, new, f.constant(np.ones(1, np.float32))))
+        case "max":
+            return f.max(x, keep_where(f, new, mark))
+        case "min":
+            return f.neg(f.max(f.neg(x), keep_where(f, f.neg(new), mark)))
+        case _:
+            raise ImportRefusal(f"reduction {reduction}")
 
 
 def _mark(build: OperatorBuilder, f: FormulaBuilder, ids: Tensor, update: ScatterUpdate) -> Value:

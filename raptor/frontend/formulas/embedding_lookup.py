@@ -37,16 +37,26 @@ def emit_lookup(build: OperatorBuilder, table: Numbers, ids: Tensor, axis: int) 
     return build.rearrange(wanted.reshape(*before, *ids.shape, *after), found)
 
 
+def count_from_start(build: OperatorBuilder, ids: Tensor, rows: int, reach: IntegerInterval | None) -> Tensor:
+    """Returns indices of `rows` rows, integers, in which negative ones no longer count from the end.
+
+    reach: the range of the indices; None if it is not known.
+    """
+    if reach is not None and reach.low >= 0:
+        return ids
+    negative = build.map("sub", 0.0, ids)
+    is_negative = build.map("sub", build.map("relu", negative), build.map("relu", build.map("sub", negative, 1.0)))
+    return build.map("add", ids, build.map("mul", is_negative, float(rows)))
+
+
 def _row_numbers(build: OperatorBuilder, ids: Tensor, rows: int) -> Tensor:
     """Returns the indices as numbers from 0 to rows - 1, one per pixel in C order.
 
     The host rejects other values in a model input. Computed indices that may be negative count from the end.
     """
     found = build.ctx.restrict_input(ids, IntegerInterval(0, rows - 1))
-    if ids.element.kind == "float" and (found is None or found.low < 0):
-        negative = build.map("sub", 0.0, ids)
-        is_negative = build.map("sub", build.map("relu", negative), build.map("relu", build.map("sub", negative, 1.0)))
-        ids = build.map("add", ids, build.map("mul", is_negative, float(rows)))
+    if ids.element.kind == "float":
+        ids = count_from_start(build, ids, rows, found)
     return _in_order(build, _as_words(build, ids))
 
 

@@ -1,10 +1,14 @@
 """Scatter with constant indices, and gather with computed indices."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 
 from raptor.frontend.formulas import reductions
 from raptor.frontend.formulas.builder import OperatorBuilder, number_elements
 from raptor.frontend.formulas.formula import FormulaBuilder, Value
+from raptor.frontend.formulas.marked_rows import add_rows, find_row_ids, select_rows
 from raptor.frontend.formulas.selection import nan_where_not
 from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal
@@ -81,19 +85,38 @@ def _combined(
 def emit_gather_elements(node: NodeView, ctx: ImportContext, axis: int) -> None:
     """Emits GatherElements with computed indices."""
     x, ids = ctx.operand_shape(node.inputs[0]), ctx.tensor(node.inputs[1])
+    alike = find_row_ids(OperatorBuilder(node, ctx), ids, x, axis)
+    if alike is not None:
+        emit_gather(node, ctx, alike, axis)
+        return
     sources = c_order(x)[tuple(slice(n) if a != axis else slice(None) for a, n in enumerate(ids.shape))]
     rows = np.expand_dims(np.moveaxis(sources, axis, 0), axis + 1)
     _choose(node, ctx, np.broadcast_to(rows, (x[axis], *ids.shape)), c_order(ids.shape))
 
 
-def emit_gather(node: NodeView, ctx: ImportContext, axis: int) -> None:
-    """Emits Gather with computed indices of a computed tensor."""
-    x, ids = ctx.operand_shape(node.inputs[0]), ctx.tensor(node.inputs[1])
-    shape = (*x[:axis], *ids.shape, *x[axis + 1 :])
-    rank = len(ids.shape)
-    rows = np.moveaxis(c_order(x), axis, 0).reshape(x[axis], *x[:axis], *(1,) * rank, *x[axis + 1 :])
-    at = c_order(ids.shape).reshape(*(1,) * axis, *ids.shape, *(1,) * (len(x) - axis - 1))
-    _choose(node, ctx, np.broadcast_to(rows, (x[axis], *shape)), np.broadcast_to(at, shape))
+def emit_added_rows(node: NodeView, ctx: ImportContext, ids: Tensor, axis: int) -> None:
+    """Emits the node's first input with the slices of the last one added where computed indices `ids` say."""
+    build = OperatorBuilder(node, ctx)
+    x, updates = (build.operand(node.inputs[i]) for i in (0, 2))
+    count = math.prod(ids.shape)
+    updates = replace(updates, shape=(*x.shape[:axis], count, *x.shape[axis + 1 :]))
+    f = FormulaBuilder(node, ctx, x.shape, x.image)
+    found = add_rows(build, x.shape[axis], ids, updates, axis)
+    constant = ctx.constant(node.inputs[0])
+    if constant is not None and not constant.any():
+        build.finish(found)
+    else:
+        f.finish(f.add(x, f.broadcast(found)))
+
+
+def emit_gather(node: NodeView, ctx: ImportContext, ids: Tensor, axis: int) -> None:
+    """Emits the slices of the node's first input along an axis that computed indices `ids` select."""
+    build = OperatorBuilder(node, ctx)
+    x = build.operand(node.inputs[0])
+    build.finish(select_rows(build, x, ids, axis))
+    whole = ctx.integer_range(x)
+    if whole is not None:
+        ctx.declare_range(node.output, whole)
 
 
 def _choose(node: NodeView, ctx: ImportContext, rows: Indices, at: Indices) -> None:

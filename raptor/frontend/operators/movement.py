@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +19,8 @@ from raptor.frontend.formulas.computed_scatter import (
 )
 from raptor.frontend.formulas.embedding_lookup import emit_lookup, read_table
 from raptor.frontend.formulas.formula import FormulaBuilder
-from raptor.frontend.formulas.scatter_gather import emit_gather, emit_gather_elements, emit_scatter
+from raptor.frontend.formulas.marked_rows import find_row_ids
+from raptor.frontend.formulas.scatter_gather import emit_added_rows, emit_gather, emit_gather_elements, emit_scatter
 from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal, NeedsConstantError
 from raptor.frontend.proto.nodes import Array, NodeView
@@ -73,11 +75,11 @@ def import_tile(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, np.tile(c_order(ctx.tensor(node.inputs[0]).shape), repeats))
 
 
-@importer("Gather", since=1, limits="both computed: a dimension of at most 1024")
+@importer("Gather", since=1, limits="both computed: rows x indices at most 2^22")
 def import_gather(node: NodeView, ctx: ImportContext) -> None:
     """Slices along one dimension selected by indices; computed indices select rows of a constant table at run time."""
     if not ctx.is_constant(node.inputs[0]) and not ctx.is_constant(node.inputs[1]):
-        emit_gather(node, ctx, read_axis(node, len(ctx.operand_shape(node.inputs[0])), 0))
+        emit_gather(node, ctx, ctx.tensor(node.inputs[1]), read_axis(node, len(ctx.operand_shape(node.inputs[0])), 0))
         return
     if ctx.is_constant(node.inputs[0]) and not ctx.is_constant(node.inputs[1]):
         table, ids = read_table(node, ctx), ctx.tensor(node.inputs[1])
@@ -101,9 +103,15 @@ def import_gather_elements(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, wanted[at])
 
 
-@importer("GatherND", since=11, limits="constant indices")
+@importer("GatherND", since=11, limits="computed indices: of one dimension, without batch_dims")
 def import_gather_nd(node: NodeView, ctx: ImportContext) -> None:
     """Slices selected by tuples of indices."""
+    if not ctx.is_constant(node.inputs[1]):
+        ids = ctx.tensor(node.inputs[1])
+        if ids.shape[-1] != 1 or node.integer("batch_dims", 0):
+            raise NeedsConstantError(node.inputs[1])
+        emit_gather(node, ctx, replace(ids, shape=ids.shape[:-1]), 0)
+        return
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     given = _constant(node, ctx, 1)
     batch = node.integer("batch_dims", 0)
@@ -111,11 +119,14 @@ def import_gather_nd(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, wanted[(*outer, *np.moveaxis(given, -1, 0))])
 
 
-@importer("ScatterND", since=11, limits="computed indices: at most 64 slices, no reduction")
+@importer("ScatterND", since=11, limits="computed indices: at most 64 slices, or added ones of one dimension")
 def import_scatter_nd(node: NodeView, ctx: ImportContext) -> None:
     """The input with slices replaced by updates, or combined with them."""
     if not ctx.is_constant(node.inputs[1]):
         x, ids = ctx.operand_shape(node.inputs[0]), ctx.tensor(node.inputs[1])
+        if node.string("reduction", "none") == "add" and ids.shape[-1] == 1:
+            emit_added_rows(node, ctx, ids, 0)
+            return
         sizes = x[: ids.shape[-1]]
         limits = IntegerInterval(-max(sizes), max(sizes) - 1)
         emit_computed_scatter(node, ctx, ids, find_slice_updates(x, ids.shape), limits)
@@ -130,12 +141,21 @@ def import_scatter(node: NodeView, ctx: ImportContext) -> None:
     import_scatter_elements(node, ctx)
 
 
-@importer("ScatterElements", since=11, counts=True, limits="computed indices: at most 64 along the axis, no reduction")
+@importer(
+    "ScatterElements",
+    since=11,
+    counts=True,
+    limits="computed indices: at most 64 along the axis, unless slices are added",
+)
 def import_scatter_elements(node: NodeView, ctx: ImportContext) -> None:
     """The input with elements replaced by updates, or combined with them."""
-    shape = ctx.shape(node.inputs[0])
+    shape = ctx.operand_shape(node.inputs[0])
     axis = read_axis(node, len(shape), 0)
     if not ctx.is_constant(node.inputs[1]):
+        rows = find_row_ids(OperatorBuilder(node, ctx), ctx.tensor(node.inputs[1]), shape, axis)
+        if node.string("reduction", "none") == "add" and rows is not None:
+            emit_added_rows(node, ctx, rows, axis)
+            return
         ids, limits = ctx.tensor(node.inputs[1]), IntegerInterval(-shape[axis], shape[axis] - 1)
         emit_computed_scatter(node, ctx, ids, find_element_updates(shape, ids.shape, axis), limits)
         return

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from raptor.graph.ir import Filter, Graph, Move, Node, Tensor
+from raptor.graph.ir import Filter, Graph, Move, Node, Tensor, unused_name
 from raptor.graph.window import Window
 from raptor.target.tensor_layout import Image
 
@@ -34,7 +34,7 @@ def _flattened(node: Node, operator: object, tensors: dict[str, Tensor]) -> tupl
     """Returns a move of images to tokens, in which each element keeps its number, and the layer of these tokens."""
     assert isinstance(operator, Filter)
     given, batch, outs = tensors[node.inputs[0]], operator.window.batch, operator.weights.shape[2]
-    shape, name = (batch, given.image.elements // batch), f"{node.output}.tokens"
+    shape, name = (batch, given.image.elements // batch), unused_name(f"{node.output}.tokens", tensors)
     tensors[name] = replace(given, name=name, shape=shape, image=Image(shape, 1), in_model=False, coding=None)
     tokens = Node(node.name, node.op_type, Move(np.arange(given.image.elements).reshape(shape)), node.inputs, name)
     weights = operator.weights.reshape(1, -1, outs)

@@ -30,6 +30,7 @@ from raptor.graph.ir import (
     Pool,
     Rename,
     Tensor,
+    unused_name,
 )
 from raptor.graph.layers import is_pointwise
 from raptor.graph.rearrangement import make_move
@@ -101,7 +102,7 @@ class _NodeRewriter:
             image, names = self.tensors[node.output].image, list(node.inputs)
             for i, name in enumerate(names):
                 if name in self.sums and self.tensors[name].image != image:
-                    names[i] = f"{node.output}.repeated{i}"
+                    names[i] = unused_name(f"{node.output}.repeated{i}", self.tensors)
                     self.tensors[names[i]] = replace(self.tensors[node.output], name=names[i], in_model=False)
                     sources = np.repeat(np.arange(image.pixels)[:, None], image.channels, axis=1)
                     yield Node(node.name, node.op_type, Move(sources), (name,), names[i])
@@ -117,7 +118,7 @@ class _NodeRewriter:
             steps.append(Map("mul", (0, Constant(np.full((1, 1, 1), operator.factor, np.float32)))))
         name = node.inputs[0]
         for i, step in enumerate(steps):
-            result = f"{node.output}.over{i}"
+            result = unused_name(f"{node.output}.over{i}", self.tensors)
             small = Image((1, 1, image.channels), 2)
             self.tensors[result] = replace(self.tensors[node.output], name=result, image=small, in_model=False)
             yield Node(node.name, node.op_type, step, (name,), result)

@@ -6,7 +6,7 @@ channels, in this order, but in images of other dimensions, a move to lines leav
 
 from dataclasses import replace
 
-from raptor.graph.ir import Dot, Graph, Node, Tensor
+from raptor.graph.ir import Dot, Graph, Node, Tensor, unused_name
 from raptor.graph.streaming_layout import is_image_of_lines, move_in_place
 from raptor.target.tensor_layout import Image
 from raptor.transforms.tokens.token_layouts import is_channels_last
@@ -29,6 +29,7 @@ def line_up_products(graph: Graph) -> Graph:
         has_lines, last = (image.rows, image.width) == (batch, pixels), is_channels_last(image)
         if is_image_of_lines(image) or (has_lines and last if is_result else has_lines or last):
             return None
+        lines = unused_name(lines, tensors)
         tensors[lines] = replace(tensors[name], name=lines, shape=wanted.shape, image=wanted, in_model=False)
         return tensors[lines]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.ir import Concat, Constant, Filter, Graph, Indices, Map, Move, Node, Rename, Tensor
+from raptor.graph.ir import Concat, Constant, Filter, Graph, Indices, Map, Move, Node, Rename, Tensor, unused_name
 from raptor.graph.layers import is_dense
 from raptor.target.arch import Target
 from raptor.target.chip_elements import MODELLED_FLOAT
@@ -144,7 +144,7 @@ class _LayerWriter:
             layer, result = self.moved[node.output].layer, self.tensors[node.output]
             name = layer.output
             if self.alone.get(name) != node.output:
-                name = f"{node.output}.products"
+                name = unused_name(f"{node.output}.products", self.tensors)
                 yield self.layer(layer, node.output, name)
             places = np.arange(result.image.elements).reshape(result.image.pixels, result.image.channels)
             yield Node(node.name, node.op_type, Move(places), (name,), node.output)

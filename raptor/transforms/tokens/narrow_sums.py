@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from raptor.graph.ir import ChannelSum, Constant, Graph, Map, Move, Node, Operator, Rename, Tensor
+from raptor.graph.ir import ChannelSum, Constant, Graph, Map, Move, Node, Operator, Rename, Tensor, unused_name
 from raptor.graph.layers import graph_tile_channels
 from raptor.target.arch import Target
 from raptor.target.tensor_layout import Image
@@ -77,7 +77,7 @@ class _NarrowWriter:
             return
         for name in dict.fromkeys(node.inputs):
             if name in self.narrow and name not in self.wide:
-                self.wide[name] = f"{name}.repeated"
+                self.wide[name] = unused_name(f"{name}.repeated", self.tensors)
                 before = self.graph.tensors[name]
                 self.tensors[self.wide[name]] = replace(before, name=self.wide[name], in_model=False)
                 sources = np.zeros((1, before.image.channels), np.int64)

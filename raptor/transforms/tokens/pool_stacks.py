@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from raptor.graph.ir import Graph, Indices, Map, Move, Node, Pool, Rename
+from raptor.graph.ir import Graph, Indices, Map, Move, Node, Pool, Rename, unused_name
 from raptor.graph.streaming_layout import drop_unused_moves
 from raptor.graph.window import cached_input_pixels
 
@@ -28,7 +28,7 @@ def pool_stacks(graph: Graph) -> Graph:
             continue
         stack, sofar = stacks[node.output], stacks[node.output].names[0]
         for number, name in enumerate(stack.names[1:], 1):
-            result = f"{node.output}.of{number + 1}"
+            result = unused_name(f"{node.output}.of{number + 1}", tensors)
             tensors[result] = replace(graph.tensors[name], name=result, in_model=False)
             function = Map("max" if stack.largest else "add", (0, 1))
             nodes.append(Node(node.name, node.op_type, function, (sofar, name), result))

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from raptor.graph.ir import Bound, Constant, Dot, Graph, Indices, Lookup, Map, Move, Node, Rename, Tensor
+from raptor.graph.ir import Bound, Constant, Dot, Graph, Indices, Lookup, Map, Move, Node, Rename, Tensor, unused_name
 from raptor.graph.rearrangement import through_move
 from raptor.graph.streaming_layout import can_stream, drop_unused_moves, is_token_layout, move_in_place
 from raptor.target.tensor_layout import Image
@@ -135,10 +135,10 @@ def _swapped(node: Node, move: Node, moved: Move, tensors: dict[str, Tensor]) ->
         taken = np.arange(given.pixels)[:, None] * given.channels + channels
         pixel, channel = np.divmod(sources, given.channels)
         place = pixel * len(channels) + np.searchsorted(channels, channel)
-    early, names = f"{node.output}.early", move.inputs
+    early, names = unused_name(f"{node.output}.early", tensors), move.inputs
     alike = replace(tensors[names[0]], shape=image.shape, image=image, in_model=False)
     if channels is None or len(channels) < given.channels:
-        yield Node(move.name, move.op_type, Move(taken), names, part := f"{node.output}.taken")
+        yield Node(move.name, move.op_type, Move(taken), names, part := unused_name(f"{node.output}.taken", tensors))
         tensors[part], names = replace(alike, name=part), (part,)
     yield replace(node, inputs=names, output=early)
     tensors[early] = replace(tensors[node.output], name=early, shape=image.shape, image=image, in_model=False)

@@ -23,7 +23,6 @@ from raptor.graph.ir import (
 )
 from raptor.graph.layers import is_pointwise
 from raptor.graph.requantise.definition import Requantise
-from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import cached_input_pixels
 from raptor.target.tensor_layout import Image
 
@@ -38,7 +37,8 @@ class TokenLayouts:
     operator needs as it is. odd: sets with an operator for which tokens are no lines. varied: sets with constants of a
     `Requantise` that differ between pixels or channels, and so need the order of these. pools: operators that put
     pixels or channels together, and whose operand may get another layout. repeated: a set, and another of one pixel
-    that an element-wise operator repeats for all pixels of the first. sums: the sets that pools make which become sums
+    that an element-wise operator repeats for all pixels of the first. repeating: the first of these where no pool makes
+    the other. sums: the sets that pools make which become sums
     over channels. over: the results of those that become pools over all tokens. made: the node that makes each tensor.
     """
 
@@ -49,6 +49,7 @@ class TokenLayouts:
     varied: set[str] = field(default_factory=set[str])
     pools: list[Node] = field(default_factory=list[Node])
     repeated: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    repeating: set[str] = field(default_factory=set[str])
     sums: set[str] = field(default_factory=set[str])
     over: set[str] = field(default_factory=set[str])
     made: dict[str, Node] = field(default_factory=dict[str, Node])
@@ -64,6 +65,8 @@ class TokenLayouts:
             self.bind(node)
         for names in self.joined():
             self.fixed |= names
+        results = {self.alike.find(node.output) for node in self.pools}
+        self.repeating = {one for one, other in self.repeated if other not in results}
 
     def image(self, name: str) -> Image:
         return self.graph.tensors[name].image
@@ -84,7 +87,7 @@ class TokenLayouts:
                 self.pools.append(node)
             case Dot() | Softmax() | ChannelSum():
                 self.fixed |= sets
-            case Take() if is_token_layout(self.image(node.output)):
+            case Take() if is_channels_last(self.image(node.output)):
                 self.odd |= {self.alike.find(name) for name in node.inputs}
                 self.fixed.add(self.alike.find(node.output))
             case _ if isinstance(node.operator, Elementwise):
@@ -154,20 +157,28 @@ class TokenLayouts:
                 found = dict.fromkeys(names.values(), channels)
             else:
                 continue
-            known.update({k: n for k, n in found.items() if k not in known and self.takes(k, n)})
+            for k, n in found.items():
+                wanted = self.image(k).channels if k in self.repeating else n
+                if k not in known and self.takes(k, wanted):
+                    known[k] = wanted
             return
 
     def takes(self, key: str, channels: int) -> bool:
         """Tells whether a set can be tokens of so many channels: nothing needs its layout, or it is laid out so.
 
         Each pool that reads it must put together the channels of a token, or all tokens. A sequence of merged patches
-        consists of tokens, and of parts of them, which are the pixels of the image before: a norm tells which.
+        consists of tokens, and of parts of them, which are the pixels of the image before: a norm tells which. A pixel
+        that is repeated for all tokens has their channels, unless it is a sum.
         """
-        if key in self.varied and (not is_channels_last(self.image(key)) or self.image(key).channels != channels):
+        if (key in self.repeating or key in self.varied) and not self.has_channels(key, channels):
             return False
         pools = (node for node in self.pools if self.alike.find(node.inputs[0]) == key)
         suits = all(self.adds_channels(node, channels) or self.is_over_tokens(node, channels) for node in pools)
         return suits and key not in self.fixed | self.odd
+
+    def has_channels(self, key: str, channels: int) -> bool:
+        """Tells whether a set has pixels of so many channels, the last dimension, as it is."""
+        return is_channels_last(self.image(key)) and self.image(key).channels == channels
 
     def turned(self) -> Iterator[tuple[str, int, int]]:
         """Yields tensors that are images with the channels last, such as [1, H, W, C] of [1, C, H, W].
@@ -246,9 +257,11 @@ class TokenLayouts:
         """Adds the sets of sums over the channels of tokens.
 
         Sets of another layout than before are left out if a pool reads or makes them that is neither such a sum nor
-        over all tokens, or if something else than such a sum is repeated for their pixels. For the pixels of sums,
-        nothing can be repeated.
+        over all tokens, or if something else than such a sum is repeated for their pixels, unless these have the same
+        channels as before. For the pixels of sums, nothing can be repeated.
         """
+        same = {key for key, count in known.items() if self.has_channels(key, count)}
+        repeated = [pair for pair in self.repeated if pair[0] not in same]
         pools = [(self.alike.find(node.inputs[0]), self.alike.find(node.output), node) for node in self.pools]
         banned = self.fixed | self.odd | known.keys()
         while True:
@@ -257,7 +270,7 @@ class TokenLayouts:
             adds = [given in changed and self.adds_channels(node, known[given]) for given, _, node in pools]
             others = {made for (_, made, _), is_sum in zip(pools, adds, strict=True) if not is_sum}
             sums = {made for (_, made, _), is_sum in zip(pools, adds, strict=True) if is_sum} - banned - others
-            read = [*((given, made) for given, made, node in pools if node.output not in over), *self.repeated]
+            read = [*((given, made) for given, made, node in pools if node.output not in over), *repeated]
             wrong = {key for pair in read if (pair[0] in changed) != (pair[1] in sums) for key in pair}
             wrong |= changed.intersection([*(made for _, made, _ in pools), *(one for _, one in self.repeated)])
             wrong |= sums.intersection([*(given for given, *_ in pools), *(made for made, _ in self.repeated)])

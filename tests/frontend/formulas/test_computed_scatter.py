@@ -36,6 +36,13 @@ CASES: Mapping[str, tuple[ModelProto, Sequence[Any]]] = {
         [[[[0, -1], [3, 2]]], [[[1, 4], [0, 0]]]],
     ),
     "the last of two wins": (scatter("ScatterElements", [5, 2], [2, 2], [2, 2]), [[[3, 1], [3, -4]]]),
+    **{
+        f"rows, {reduction}": (
+            scatter("ScatterND", [3, 4, 5], [3, 2], [3, 5], reduction=reduction),
+            [[[1, 2], [-1, 0], [1, -2]]],
+        )
+        for reduction in ("add", "mul", "max", "min")
+    },
     "linear cache": (scatter("TensorScatter", [2, 3, 6, 4], [2], [2, 3, 2, 4]), [[0, 4], [3, 1]]),
     "circular cache": (
         scatter("TensorScatter", [2, 6, 4], [2], [2, 3, 4], axis=1, mode="circular"),
@@ -66,10 +73,10 @@ def test_the_host_rejects_a_place_outside_the_cache() -> None:
 @pytest.mark.parametrize(
     "proto",
     [
-        scatter("ScatterND", [5, 4], [1, 1], [1, 4], reduction="add"),
+        scatter("ScatterND", [99, 4], [65, 1], [65, 4], reduction="max"),
         scatter("ScatterND", [99, 4], [65, 1], [65, 4]),
     ],
-    ids=["reduction", "many updates"],
+    ids=["many to be compared", "many updates"],
 )
 def test_other_scatters_need_constant_places(proto: ModelProto) -> None:
     with pytest.raises(raptor.UnsupportedError, match="'ids' must be a constant"):
