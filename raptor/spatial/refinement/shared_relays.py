@@ -56,8 +56,7 @@ def choose_shared_relays(partition: Partition, arch: Target) -> tuple[Relay, ...
     """
     patience_ns = chip_patience_ns(arch)
     times = AlapSchedule.from_partition(partition, patience_ns, arch)
-    if not (found := _search_limits(times, arch, of_all=True)):
-        found = _search_limits(times.beside_operands(), arch, of_all=False)
+    found = _search_limits(times, arch, of_all=True) or _search_limits(times.beside_operands(), arch, of_all=False)
     if not found:
         return ()
     return min(((), *found), key=lambda relays: _compared_cost(partition, relays, patience_ns, arch))
