@@ -15,6 +15,7 @@ from raptor.mapping.refinement import RefinementError, Relay
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, compare_times
 from raptor.spatial.lowering.lower_graph import lower_graph
 from raptor.spatial.placed_graph import Partition
+from raptor.spatial.refinement import shared_relays
 from raptor.spatial.refinement.shared_relays import choose_shared_relays
 from raptor.spatial.refinement.value_relays import check_relays, relay_values
 from raptor.spatial.scheduling.alap_schedule import AlapSchedule, partition_work
@@ -98,6 +99,13 @@ def test_no_core_is_on_the_way_twice_nor_makes_or_reads_what_passes(name: str):
         ends = {makers[each.tile] for each in relay.tiles} | {partition.cores[each.reader] for each in relay.tiles}
         assert len({*relay.cores}) == len(relay.cores)
         assert ends.isdisjoint(relay.cores)
+
+
+def test_a_model_with_little_to_gain_is_not_searched(monkeypatch: pytest.MonkeyPatch):
+    partition, arch, relays = lowered("pyramid")
+    assert relays
+    monkeypatch.setattr(shared_relays, "WORTH_SEARCHING", 2.0)
+    assert not choose_shared_relays(partition, arch)
 
 
 def test_a_small_local_memory_keeps_no_values_of_others():
