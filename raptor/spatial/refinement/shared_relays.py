@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 WORTH_RELAYING = 1.25
 """Factor by which the longest occupancy of a core must fall for shared relays to be tried."""
 
-LEAST_GAIN = 0.97
+LEAST_GAIN = 0.95
 """Largest latency x interval with shared relays, relative to the program without them."""
 
 WORTH_SEARCHING = 1.2
