@@ -70,19 +70,22 @@ class _FoundRelays:
 def _relays_by(partition: Partition, idle: Sequence[int], beside: bool, arch: Target) -> _FoundRelays | None:
     """Returns relays through `idle` cores by the times of one ALAP schedule; None if they do not halve the occupancy.
 
-    beside: see `AlapSchedule.from_partition`.
+    beside: whether work stays beside its operands (`AlapSchedule.beside_operands`).
     """
-    patience_ns = chip_patience_ns(arch)
-    times = AlapSchedule.from_partition(partition, patience_ns, arch, beside_operands=beside)
+    times = _times(partition, beside, arch)
     span_ns = times.longest_occupancy_ns()
     if span_ns < RELAY_GAIN * times.busiest_ns:
         return None
     near = move_to_first_readers(partition, times)
     if near:
-        moved = move_computes(partition, near)
-        times = AlapSchedule.from_partition(moved, patience_ns, arch, beside_operands=beside)
+        times = _times(move_computes(partition, near), beside, arch)
     slots, reached_ns = _best_slots(times, len(idle), arch)
     return _FoundRelays(near, slots, times.waiting_tiles(), reached_ns) if span_ns >= RELAY_GAIN * reached_ns else None
+
+
+def _times(partition: Partition, beside: bool, arch: Target) -> AlapSchedule:
+    times = AlapSchedule.from_partition(partition, chip_patience_ns(arch), arch)
+    return times.beside_operands() if beside else times
 
 
 def _relay(

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,28 +40,32 @@ class WaitingTile:
 class AlapSchedule:
     """ALAP schedule of one sample that delays none of its results.
 
-    work: all steps; see `ScheduleProblem`. at_ns, end_ns: begin and end of each step.
+    work: all steps; see `ScheduleProblem`. order: that of the forward schedule. at_ns, end_ns: begin and end of each
+    step.
     """
 
     problem: ScheduleProblem
     work: "SampleWork"
+    order: Ints
     at_ns: Floats
     end_ns: Floats
 
     @classmethod
-    def from_partition(
-        cls, partition: Partition, patience_ns: float, arch: Target, *, beside_operands: bool = False
-    ) -> "AlapSchedule":
-        """Schedules one sample forwards, then moves all steps as late as possible.
-
-        With `beside_operands`, work with an operand of its own core stays where that is (`start_where_operands_are`).
-        """
+    def from_partition(cls, partition: Partition, patience_ns: float, arch: Target) -> "AlapSchedule":
+        """Schedules one sample forwards, then moves all steps as late as possible."""
         problem = _problem(partition, arch)
         work = problem.work()
         order, early_ns = schedule_early(work, patience_ns)
         at_ns = latest_starts(work, order, early_ns)
-        at_ns = start_where_operands_are(work, order, at_ns) if beside_operands else at_ns
-        return cls(problem, work, at_ns, at_ns + work.occupied_ns)
+        return cls(problem, work, order, at_ns, at_ns + work.occupied_ns)
+
+    def beside_operands(self) -> "AlapSchedule":
+        """Returns the schedule in which work with an operand of its own core stays where that is.
+
+        See `start_where_operands_are`.
+        """
+        at_ns = start_where_operands_are(self.work, self.order, self.at_ns)
+        return replace(self, at_ns=at_ns, end_ns=at_ns + self.work.occupied_ns)
 
     def longest_occupancy_ns(self, relayed: Sequence[WaitingTile] = ()) -> float:
         """Returns the longest occupancy of a core: from the first to the last of its work, sending included.
