@@ -53,7 +53,7 @@ def repetition_ns(flow: Dataflow, core: Ints, there: Ints, arch: Target) -> Floa
     order = order[there[value[order]] >= 0]
     keys = np.stack([there[value[order]], shape[order], core[compute[order]]])
     first = order[np.unique(keys, axis=1, return_index=True)[1]]
-    return np.bincount(compute[first], cost[first], len(core))
+    return np.bincount(compute[first], cost[first], len(core)).astype(np.float64)
 
 
 def _repeated_uses(flow: Dataflow, arch: Target) -> Iterator[_Uses]:
