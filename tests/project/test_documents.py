@@ -110,4 +110,4 @@ def test_drawings_hold_what_was_compiled() -> None:
     assert drawings["drawings/cores.svg"].count('class="w"') == 54
     assert drawings["drawings/messages.svg"].count("marker-end") == 12
     assert drawings["drawings/timeline.svg"].count(">core ") == 11
-    assert drawings["drawings/overlap.svg"].count('class="w"') == 6 + 6 + 5
+    assert drawings["drawings/overlap.svg"].count('class="w"') == 6 + 6 + 5 + 4
