@@ -229,8 +229,10 @@ def test_a_table_that_is_not_declared(tmp_path: Path):
     check_program(program, arch)
     with pytest.raises(ProgramError, match=r"no table of memory\.json has its rows there"):
         check_program(bare, arch)
-    (hit,) = sld(CheckSubject(program.streams, [()] * 8, [True] * 8))
-    assert hit.fact == ""
+    cores = len(program.streams)
+    hits = [*sld(CheckSubject(program.streams, [()] * cores, [True] * cores))]
+    assert hits
+    assert {hit.fact for hit in hits} == {""}
 
 
 def test_a_table_outside_of_the_constants(tmp_path: Path):

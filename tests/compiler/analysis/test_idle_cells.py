@@ -10,6 +10,7 @@ import raptor
 from raptor.compiler.analysis.idle_cells import LayerZeros
 from raptor.tools.cli.app import build_commands
 from tests.tiny_models import make_model, node
+from validator.crossbar.chip_programming import list_group_uses
 from validator.load.output_directory import load_output
 
 WEIGHTS = np.random.default_rng(0).integers(1, 100, (4, 2, 3, 3)).astype(np.float32)
@@ -36,10 +37,12 @@ def test_rows_puts_zeros_around_weights_and_raptor_does_not(tmp_path: Path):
             assert found.placed == 0
             assert found.error_factor == 1
         else:
-            rows_used = np.count_nonzero(program.weights.matrix(0, 0), axis=0)
+            matrices = [program.weights.matrix(use.core, use.group) for use in list_group_uses(program)]
+            rows_used = np.concatenate([np.count_nonzero(matrix, axis=0) for matrix in matrices])
+            rows = np.concatenate([np.full(matrix.shape[1], len(matrix)) for matrix in matrices])
             assert found.placed > 0.3
             assert found.error_factor == pytest.approx(
-                np.sqrt(len(program.weights.matrix(0, 0)) / (rows_used.mean() / (1 - found.own))), rel=0.01
+                np.sqrt(rows.mean() / (rows_used.mean() / (1 - found.own))), rel=0.01
             )
 
 

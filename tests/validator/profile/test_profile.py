@@ -21,6 +21,7 @@ from validator.simulate import builtin
 from validator.simulate.simulation_report import SimulationReport
 
 MAPPINGS = ("raptor", "rows")
+XBAR = 32
 
 
 @pytest.fixture(scope="module", params=MAPPINGS)
@@ -28,7 +29,7 @@ def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """A small ResNet-18, compiled."""
     model = models.build("resnet18", seed=0, width=0.125, image_size=32)
     folder = tmp_path_factory.mktemp(request.param) / "out"
-    program = raptor.compile(model, xbar=32, cores=60, mapping=request.param)
+    program = raptor.compile(model, xbar=XBAR, cores=60, mapping=request.param)
     return program.save(folder, weight_format="npz")
 
 
@@ -127,7 +128,8 @@ def test_crossbars_are_those_of_the_compiler(out: Path, found: Profile):
     used = [layer for layer in noted if layer["xbars"] and not layer["products_skipped"]]
     assert used
     for layer in used:
-        mine = filled.fill[filled.part == found.part_names.index(layer["node"])]
+        # One that holds constants has one row of them at most.
+        mine = filled.fill[(filled.part == found.part_names.index(layer["node"])) & (filled.fill > 1 / XBAR)]
         assert len(mine) == layer["xbars"]
         assert mine.mean() == pytest.approx(layer["utilisation"], abs=1e-4)
 
