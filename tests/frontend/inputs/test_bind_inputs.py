@@ -252,7 +252,7 @@ def test_an_input_that_must_be_a_constant():
     model.graph.input.append(helper.make_tensor_value_info("i", TensorProto.INT64, [2]))
     with pytest.raises(UnsupportedError, match=r"pick \(GatherND\): 'i' must be a constant \(--set i=VALUE\)$"):
         load(model)
-    assert load(model, ModelInputs(constants={"i": 1})).graph.tensors["y"].shape == (3,)
+    assert load(model, ModelInputs(constants={"i": [1, 1]})).graph.tensors["y"].shape == (3,)
 
 
 def test_all_inputs_that_cannot_be_are_told_at_once():
