@@ -33,7 +33,7 @@ TIMES = {
     "rope_pairs": 2.7,
     "sdpa": 1.9,
     "seg_argmax": 2.7,
-    "sentence": 1.8,
+    "sentence": 1.9,
     "space_to_depth": 1.8,
     "stat_pool": 2.4,
     "token_argmax": 1.4,

@@ -67,7 +67,7 @@ def test_lenet_is_bound_by_its_convolutions(cores: int):
     found = raptor.compile(models.build("lenet5", seed=0), xbar=128, cores=cores).simulate(mode="throughput", samples=4)
     assert found.latency_ns is not None
     assert found.interval_ns is not None
-    assert found.latency_ns < 60_000
+    assert found.latency_ns < 62_000
     assert found.interval_ns < 45_000
 
 
