@@ -64,7 +64,7 @@ class EvaluatedDecision:
         return self.bounds.port_ns >= PORT_BINDS * self.interval_ns
 
     def cost(self, latency: float) -> float:
-        """Returns interval x latency^`latency`."""
+        """Returns the cost that a search minimises: interval in ns times latency in ns to the power of `latency`."""
         return self.interval_ns * self.latency_ns**latency
 
 

@@ -57,7 +57,7 @@ def repetition_ns(flow: Dataflow, core: Ints, there: Ints, arch: Target) -> Floa
 
 
 def _repeated_uses(flow: Dataflow, arch: Target) -> Iterator[_Uses]:
-    """Yields the uses of each repeated operand of a form."""
+    """Yields, for each form and operand that its operations repeat, one row of columns for each such operation."""
     ops = GroupedLists.group_by(flow.op_form, np.arange(len(flow.op_form)), len(flow.forms))
     shapes: dict[_Shape, int] = {}
     for number, (op, _) in enumerate(flow.forms):

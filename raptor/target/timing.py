@@ -151,10 +151,15 @@ def repeat_ns(target: Target, piece: int, elements: int) -> float:
     """Returns the time to fill `elements` elements with copies of a piece: one move for one element, else doublings."""
     if piece == 1:
         return vector_ns(target, elements, 1) + ISSUE_NS
-    done = [0, piece]
-    while done[-1] < elements:
-        done.append(min(2 * done[-1], elements))
-    return sum(copy_ns(target, b - a) + ISSUE_NS for a, b in pairwise(done))
+    return sum(copy_ns(target, b - a) + ISSUE_NS for a, b in pairwise(copied_ends(piece, elements)))
+
+
+def copied_ends(piece: int, elements: int) -> list[int]:
+    """Returns the ends of the copies that fill `elements` elements: 0, one piece, then twice as much each time."""
+    ends = [0, piece]
+    while ends[-1] < elements:
+        ends.append(min(2 * ends[-1], elements))
+    return ends
 
 
 def message_ns(target: Target, elements: int) -> float:

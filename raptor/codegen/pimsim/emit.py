@@ -46,6 +46,7 @@ from raptor.spatial.scatter_plan import ADD_MORE, ADD_TWO, CLEAR, COPY, plan_sca
 from raptor.target import isa
 from raptor.target.arch import Target
 from raptor.target.chip_elements import FLOAT32
+from raptor.target.timing import copied_ends
 
 # Each register has one purpose, so that its value is rarely overwritten and rarely loaded again.
 ZERO = 0
@@ -245,9 +246,7 @@ class Emitter:
             at = np.arange(rows)
             runs = np.stack(np.broadcast_arrays(at * whole, 0, at, 0, whole), axis=1)
             return self.move(Move(op.result, (op.source,), runs))
-        done = [0, piece]
-        while done[-1] < whole:
-            done.append(min(2 * done[-1], whole))
+        done = copied_ends(piece, whole)
         row, start = np.repeat(np.arange(rows), len(done) - 1), np.tile(done[:-1], rows)
         block = make_virtual("lmv", len(row))
         first = self.address_of(op.result) + row * whole * size

@@ -69,7 +69,7 @@ def choose_shared_relays(partition: Partition, arch: Target) -> tuple[Relay, ...
 
 
 def _search_limits(times: AlapSchedule, arch: Target, *, of_all: bool) -> list[tuple[Relay, ...]]:
-    """Returns the relays of the least limits by these times; see `_find_relays`."""
+    """Returns relays for the smallest limits of occupancy for which `_find_relays` finds any; none if it finds none."""
     waiting, longest_ns = times.waiting_tiles(), times.longest_occupancy_ns()
     least_ns = max(times.busiest_ns, float(times.work.memory_ns.sum()))
     if not of_all:

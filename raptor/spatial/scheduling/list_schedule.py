@@ -92,6 +92,7 @@ class ScheduleProblem:
     tile. inputs: numbers of the tiles of inputs. pinned: tiles of outputs that have parts which no compute makes.
     resident: numbers of values that are on their cores before the first step; numbered as by `loads`. is_decoder:
     whether products read states of the next step. is_single: whether each layer makes one pixel.
+    contents: see `_contents`.
     """
 
     arch: Target
@@ -107,6 +108,7 @@ class ScheduleProblem:
     costs: CostModel
     is_decoder: bool
     is_single: bool
+    contents: "Ints"
 
     @classmethod
     def from_graph(cls, arch: Target, placed: PlacedGraph, together: range) -> "ScheduleProblem":
@@ -145,6 +147,7 @@ class ScheduleProblem:
             CostModel(arch, graph.filters),
             is_decoder,
             all(layer.window.out_pixels == 1 for layer in graph.filters.values()),
+            _contents(needs.flow),
         )
 
     @property
@@ -304,7 +307,7 @@ class ScheduleProblem:
         order = np.argsort(user, kind="stable")
         order = order[(taken[user[order]] < 0) & ~np.isin(value[order], self.resident)]
         user, value = user[order], value[order]
-        there = _contents(flow)[value] * (self.core.max() + 1) + self.core[user]
+        there = self.contents[value] * (self.core.max() + 1) + self.core[user]
         _, first, number = np.unique(there, return_index=True, return_inverse=True)
         chosen = user == user[first][number.reshape(-1)]
         return user[chosen], value[chosen]
@@ -342,7 +345,7 @@ class ScheduleProblem:
 
     def work_ns(self) -> Floats:
         """Returns the estimated ns of each step on its core, without transfers."""
-        flow, there = self.needs.flow, _contents(self.needs.flow)
+        flow, there = self.needs.flow, self.contents.copy()
         there[self.resident] = -1
         of_form = np.array([self.costs.op_ns(op, compute) for op, compute in flow.forms])
         work_ns = _summed(flow.op_compute, of_form[flow.op_form], len(self.core))

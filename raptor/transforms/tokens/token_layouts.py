@@ -177,7 +177,7 @@ class TokenLayouts:
         return suits and key not in self.fixed | self.odd
 
     def has_channels(self, key: str, channels: int) -> bool:
-        """Tells whether a set has pixels of so many channels, the last dimension, as it is."""
+        """True if the pixels of a set already have `channels` channels, which are its last dimension."""
         return is_channels_last(self.image(key)) and self.image(key).channels == channels
 
     def turned(self) -> Iterator[tuple[str, int, int]]:
