@@ -298,7 +298,7 @@ def _blocks(chip: _Chip, grid: LineGrid, window: Window) -> Iterator[str]:
 
 def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
     """Yields the faults of loaders, which must load or gather all columns of an input that is read line by line."""
-    read = {name for node in chip.graph.nodes for name in node.inputs}
+    read = {name for node in chip.graph.nodes for name in node.inputs} | {*chip.graph.outputs}
     views = find_views(chip.graph, chip.parts)
     fed = {*chip.graph.inputs, *find_gathers(chip.graph, chip.parts)}
     readers = chip.graph.readers()

@@ -107,6 +107,16 @@ def test_a_decision_gives_cores_to_moves_that_can_have_some(found: Passes):
     assert any(f"flow.loaders: {other}" in each for each in faults(moved, found.graph, found.arch))
 
 
+def test_a_decision_gives_cores_to_a_move_that_makes_an_output():
+    """The end of a long signal is cut off; nothing reads the result."""
+    nodes = [node("Conv", "x v", "a", name="low"), node("Squeeze", "a one", "s"), node("Slice", "s start end one", "y")]
+    constants = {"v": random(1, 3, 5), "one": np.array([1]), "start": np.array([48]), "end": np.array([4048])}
+    model = make_model(nodes, {"x": (1, 3, 4100)}, {"y": 1}, constants, opset=13)
+    ended = passes(model, mapping="rows", knobs={"moves": 1}, **CHIP)
+    assert {*line_flow(ended.decision).loaders} == {"x", "y"}
+    assert not [*faults(ended.decision, ended.graph, ended.arch)]
+
+
 def tokens(reader: str) -> Graph:
     """Every other token of a sequence; what reads it is a function or a layer."""
     last = {"function": node("Exp", "r", "y"), "layer": node("MatMul", "r w", "y", name="after")}[reader]
