@@ -1,7 +1,8 @@
 """Compare times that are evaluated before lowering with simulated ones: `make bench-evaluation`.
 
-Each model is mapped, evaluated (`raptor.mapping.evaluation`), compiled and simulated. The table has evaluated by
-simulated time. Small blocks of networks are one line: the medians, and how many are within 15 % of the simulator.
+Each model is mapped, compiled and simulated, and its decision is evaluated (`raptor.mapping.evaluation`). The table has
+evaluated by simulated time. Small blocks of networks are one line: the medians, and how many are within 15 % of the
+simulator.
 """
 
 import argparse
@@ -61,8 +62,8 @@ def measure(name: str, build: Callable[[], ModelProto], cores: int) -> TimeRatio
     chip, unverified = load_chip(ChipOptions(arch="bench", cores=cores)), Driver(verified=False)
     graph = pipeline.prepare_graph(load(build()).graph, chip, driver=unverified)
     mapped = pipeline.rewrite_and_map(graph, chip, STRATEGIES["rows"])
-    found = evaluate(mapped.graph, mapped.decision, chip)
     done = pipeline.complete(mapped, chip, aim=BALANCED_OBJECTIVE, driver=unverified)
+    found = evaluate(done.mapped.graph, done.mapped.decision, chip)
     lowered = pipeline.run_lowering(done.mapped, chip, driver=unverified, known=done.known)
     streams = pipeline.generate_code(lowered, PIMSIM_BACKEND, driver=unverified)
     cost = simulate_objective("throughput", lowered.program, streams, chip)
