@@ -260,8 +260,8 @@ class _FreeLayouts:
         """Chooses the image of a set with the least work, given those of all other sets; on ties, the first one."""
         now = self.image(key)
         candidates = [c for c in dict.fromkeys(self.candidates(key, now)) if can_stream(c)]
-        best = min(candidates, key=lambda image: self.work(key, image), default=now)
-        if best != now and (not can_stream(now) or self.work(key, best) < self.work(key, now)):
+        best = min(candidates, key=lambda image: self.set_work(key, image), default=now)
+        if best != now and (not can_stream(now) or self.set_work(key, best) < self.set_work(key, now)):
             self.chosen[key] = best
 
     def candidates(self, key: str, now: Image) -> Iterator[Image]:
@@ -283,7 +283,7 @@ class _FreeLayouts:
         pixel = next(n for n in range(PIXEL, 0, -1) if now.elements % n == 0)
         yield Image((1, now.elements // pixel, pixel), 2)
 
-    def work(self, key: str, image: Image) -> float:
+    def set_work(self, key: str, image: Image) -> float:
         """Returns the work with an image for a set, in copies of runs (`count_move_work`) and operations on lines."""
         now = self.chosen.get(key)
         self.chosen[key] = image

@@ -61,7 +61,7 @@ class GraphFacts:
             self.chips[name] = self.arch.with_element(self.graph.tensors[name].element)
         return self.chips[name]
 
-    def move(self, node: Node) -> tuple[MoveOrigins, int]:
+    def move_origins(self, node: Node) -> tuple[MoveOrigins, int]:
         """Returns where each element of a moved tensor comes from, and the most lines that one of its lines reads."""
         if node.output not in self.moves:
             assert isinstance(node.operator, Move)

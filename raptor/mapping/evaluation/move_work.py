@@ -273,13 +273,13 @@ def moves_by_line(walk: WorkWalk, node: Node) -> bool:
     """True if a rearrangement of lines has cores of its own, or each of its lines reads few lines of its operands."""
     if node.output not in walk.facts.parts or not all(walk.is_line_layout(name) for name in node.inputs):
         return False
-    return bool(walk.gatherers(node)) or walk.facts.move(node)[1] <= MOST_LINES
+    return bool(walk.gatherers(node)) or walk.facts.move_origins(node)[1] <= MOST_LINES
 
 
 def add_line_move(walk: WorkWalk, node: Node) -> None:
     """Adds a rearrangement line by line, on the cores of the operand that is ready last."""
     image, parts = walk.image(node.output), walk.facts.parts[node.output]
-    lead, places = max(node.inputs, key=walk.lead_order), walk.facts.move(node)[0]
+    lead, places = max(node.inputs, key=walk.lead_order), walk.facts.move_origins(node)[0]
     work = walk.start_work(node.output, image.rows, _move_needs(walk, node, places))
     gatherers = dict(walk.gatherers(node))
     columns = [*gatherers] or _columns(walk, node, lead, places)

@@ -241,7 +241,7 @@ class LineLowering(StreamedLines):
         if tile.name not in self.residency.homes:
             sources = [w for w in whole if ranges_overlap(w.region.channels, part)]
             runs = [runs_out_of_tile(i, 0, w, part, 1) for i, w in enumerate(sources)]
-            self.move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs))
+            self.emit_move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs))
         return tile
 
     def pools_lines(self, node: Node, window: Window) -> bool:
