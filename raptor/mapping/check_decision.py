@@ -6,7 +6,7 @@ The checks build on each other, so the first fault is the one to report: `next(d
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle, groupby, pairwise
+from itertools import groupby, pairwise
 
 from raptor.common.options.option_values import STRATEGY
 from raptor.graph.ir import Filter, Graph, Node
@@ -34,6 +34,7 @@ from raptor.mapping.decision import (
     Range,
     SharedDot,
     StageSplit,
+    count_matrix_crossbars,
 )
 from raptor.mapping.modes.dense_unfolding import unfold_dense
 from raptor.mapping.modes.kernel_unfolding import unfold_kernel
@@ -352,7 +353,7 @@ def _crossbar_faults(chip: _Chip, decision: Decision, nodes: dict[str, Node]) ->
     """Yields a sentence for each core whose layers need more crossbars than it has."""
     used: Counter[int] = Counter()
     for key, node in nodes.items():
-        used.update(dict(_count_crossbars(chip, decision.layers[key], node)))
+        used.update(_count_crossbars(chip, decision.layers[key], node))
     for core, xbars in sorted(used.items()):
         if xbars > chip.arch.xbars_per_core:
             yield f"cores: core {core} holds {xbars} crossbars, it has {chip.arch.xbars_per_core}"
@@ -360,17 +361,14 @@ def _crossbar_faults(chip: _Chip, decision: Decision, nodes: dict[str, Node]) ->
 
 def _count_crossbars(chip: _Chip, layer: LayerRecord, node: Node) -> Counter[int]:
     """Counts the crossbars of one layer on each of its cores."""
-    found: Counter[int] = Counter()
     match layer:
         case KernelUnfolding(matrices, cores) | FullyConnected(matrices, cores):
-            for matrix, core in zip(cycle(matrices), cores, strict=False):
-                found[core] += matrix.xbars
+            return count_matrix_crossbars(matrices, cores)
         case LineUnfolding():
             assert isinstance(node.operator, Filter)
-            found.update(_count_line_crossbars(chip, layer, node.operator, chip.parts[node.output]))
+            return Counter(_count_line_crossbars(chip, layer, node.operator, chip.parts[node.output]))
         case OnVectorUnit() | JoinedLayer():
-            pass
-    return found
+            return Counter()
 
 
 def _count_line_crossbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: ChannelRanges) -> dict[int, int]:

@@ -4,7 +4,7 @@ With cores of its own, a layer that needs them only for its crossbars leaves the
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
@@ -137,8 +137,7 @@ def _numbered(chosen: Mapping[str, LayerPlan], where: Sequence[Sequence[int]]) -
     number: dict[int, int] = {}
     for core in chain.from_iterable(where):
         number.setdefault(core, len(number))
-    single = {key: replace(plan, grid=replace(plan.grid, copies=1)) for key, plan in chosen.items()}
     return {
-        key: PlacedPlan(plan, tuple(number[core] for core in cores))
-        for (key, plan), cores in zip(single.items(), where, strict=True)
+        key: PlacedPlan(plan.with_one_copy(), tuple(number[core] for core in cores))
+        for (key, plan), cores in zip(chosen.items(), where, strict=True)
     }

@@ -7,7 +7,6 @@ Distant layers would occupy them much longer: a core is occupied from its first 
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -82,7 +81,9 @@ def _pair_options(
     best = order[np.flatnonzero(np.diff(cores[order], prepend=-1))]
     quickest = best[np.flatnonzero(np.diff(np.minimum.accumulate(core_ns[best]), prepend=np.inf) < 0)]
     return [
-        CoreOption(int(cores[k]), float(core_ns[k]), {a: _single(firsts[i[k]]), b: _single(seconds[j[k]])})
+        CoreOption(
+            int(cores[k]), float(core_ns[k]), {a: firsts[i[k]].with_one_copy(), b: seconds[j[k]].with_one_copy()}
+        )
         for k in quickest
     ]
 
@@ -100,10 +101,6 @@ def _least_crossbars(plans: Sequence[LayerPlan]) -> Iterator[LayerPlan]:
         if plan.cores != cores or plan.core_ns < least_ns:
             cores, least_ns = plan.cores, plan.core_ns
             yield plan
-
-
-def _single(plan: LayerPlan) -> LayerPlan:
-    return replace(plan, grid=replace(plan.grid, copies=1))
 
 
 def _fewest_cores(

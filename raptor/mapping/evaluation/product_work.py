@@ -98,4 +98,4 @@ def find_places(walk: WorkWalk, node: Node, operator: Dot) -> list[tuple[int, Ra
     layout = walk.layouts.get(left)
     if layout is None or layout.whole:
         return [(y, (0, operator.rows), 0) for y in range(operator.batch)]
-    return [(y, (c.first, c.last), max(c.core, 0)) for y in range(operator.batch) for c in layout.line(y)[0]]
+    return [(y, c.cols, max(c.core, 0)) for y in range(operator.batch) for c in layout.line(y)[0]]

@@ -19,7 +19,7 @@ from raptor.mapping.knobs import (
 )
 from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue
 from raptor.mapping.modes.integer_costs import with_accumulators
-from raptor.mapping.modes.line_streaming import ChannelRanges, Range, output_ranges
+from raptor.mapping.modes.line_streaming import ChannelRanges, Range, even_ranges, output_ranges
 from raptor.mapping.modes.line_unfolding import (
     BandShape,
     LineBlock,
@@ -82,7 +82,7 @@ def load_plans(
     moved_ns = moved * (message_ns(arch, -(-image.elements // max(1, moved))) + MESSAGE_OVERHEAD_NS)
     first_ns = image.rows * read_ns + moved * flit + after.core_ns(1, 1, widths)
     yield LayerPlan(LineGrid((), (), (), 1, 1, 0, 1), 0, first_ns)
-    for cols in split_evenly((0, image.width), readers):
+    for cols in split_evenly(image.width, readers):
         shares = [(end - begin) * image.channels for begin, end in cols]
         pieces = readers / len(cols) + 1
         message = message_ns(arch, -(-line // readers)) + MESSAGE_OVERHEAD_NS
@@ -107,7 +107,7 @@ def enumerate_plans(
     """
     window = operator.window
     outs = output_ranges(operator, parts, arch)
-    for cols in split_evenly((0, window.out_dims[-1]), arch.usable_cores):
+    for cols in split_evenly(window.out_dims[-1], arch.usable_cores):
         widest = _widest(cols)
         extras = {
             (len(groups), len(chosen)): _after_ns(after, window, cols, chosen, len(groups))
@@ -162,7 +162,7 @@ def _lane_shares(window: Window, height: int, *, clipped: bool) -> tuple[tuple[t
     """Returns ways to cut the output lines into lanes, each with the largest share of the bands that a lane reads."""
     bands = len(cut_bands(window, height, clipped=clipped))
     found: list[tuple[tuple[Range, ...], float]] = []
-    for lanes in split_evenly((0, window.out_lines), MOST_LANES) if bands else ():
+    for lanes in split_evenly(window.out_lines, MOST_LANES) if bands else ():
         if len(lanes) > 1:
             counts = (count_lane_outs(window, height, lane, clipped=clipped) for lane in lanes)
             found.append((lanes, max(int(np.count_nonzero(count)) for count in counts) / bands))
@@ -389,25 +389,13 @@ def _mvmul_ns(arch: Target, xbars: int) -> float:
     return mvmul_ns(arch, xbars)
 
 
-def split_evenly(whole: Range, most: int) -> Iterator[tuple[Range, ...]]:
-    """Yields partitions of a range into at most `most` nearly equal pieces, one for each size of the largest piece."""
-    start, stop = whole
-    known: set[int] = set()
-    for count in range(1, min(most, stop - start) + 1):
-        size = -(-(stop - start) // count)
-        if size not in known:
-            known.add(size)
-            pieces = -(-(stop - start) // size)
-            yield tuple(_even(start, stop, pieces))
-
-
-def _even(start: int, stop: int, pieces: int) -> Iterator[Range]:
-    """Yields ranges of sizes that differ by at most 1."""
-    for i in range(pieces):
-        yield start + (stop - start) * i // pieces, start + (stop - start) * (i + 1) // pieces
+def split_evenly(count: int, most: int) -> Iterator[tuple[Range, ...]]:
+    """Yields partitions of 0 to `count` into at most `most` nearly equal ranges, one for each size of the largest."""
+    sizes = dict.fromkeys(-(-count // pieces) for pieces in range(1, min(most, count) + 1))
+    yield from (even_ranges(count, -(-count // size)) for size in sizes)
 
 
 def _groupings(parts: ChannelRanges) -> Iterator[tuple[tuple[Range, ...], ...]]:
     """Yields partitions of neighbouring parts into groups of nearly equal numbers of parts."""
-    for pieces in split_evenly((0, len(parts)), len(parts)):
+    for pieces in split_evenly(len(parts), len(parts)):
         yield tuple(parts[a:b] for a, b in pieces)

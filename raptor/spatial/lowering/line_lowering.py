@@ -216,8 +216,8 @@ class LineLowering(StreamedLines):
 
     def same_pixels(self, name: str, other: str) -> bool:
         """True if tensor `name` is streamed and has as many rows and columns as `other`."""
-        a, b = (self.graph.tensors[n].image for n in (name, other))
-        return name in self.parts_of and (a.rows, a.width) == (b.rows, b.width)
+        images = self.graph.tensors
+        return name in self.parts_of and images[name].image.has_lines_of(images[other].image)
 
     def operand(
         self, node: Node, name: str, y: int, p: int, cell: LineCell, core: int | None, parts: ChannelRanges
