@@ -95,3 +95,13 @@ def compare(model: ModelProto, tolerance: float = 2e-5) -> LoadedModel:
         assert graph.tensors[name].shape == wanted.shape, name
         np.testing.assert_allclose(values[name], wanted, rtol=tolerance, atol=tolerance, err_msg=name)
     return loaded
+
+
+def rename_tensor(model: ModelProto, old: str, new: str) -> ModelProto:
+    """Returns a model in which a tensor that is no input or output has another name."""
+    renamed = ModelProto()
+    renamed.CopyFrom(model)
+    for each in renamed.graph.node:
+        for names in (each.input, each.output):
+            names[:] = [new if name == old else name for name in names]
+    return renamed

@@ -98,7 +98,7 @@ def _list_candidates(done: Completed, arch: Target, most: int) -> list[StagedCan
         return []
     problem = ScheduleProblem.from_graph(arch, placed, range(len(placed.cores)))
     base, candidates = StepOrder(flow.patience_ns, flow.sample), list[StagedCandidate]()
-    found = list_staged_orders(problem.work(), base, problem.stage_rules(), problem.version_ns(), most)
+    found = list_staged_orders(problem.sample_work(), base, problem.stage_rules(), problem.version_ns(), most)
     for staged in found[:MOST_SIMULATED]:
         name = staged.name
         split = StageSplit(name.interval_ns, name.order.patience_ns, name.order.sample, name.method)

@@ -6,7 +6,7 @@ The checks build on each other, so the first fault is the one to report: `next(d
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle, groupby, pairwise
+from itertools import groupby, pairwise
 
 from raptor.common.options.option_values import STRATEGY
 from raptor.graph.ir import Filter, Graph, Node
@@ -34,6 +34,7 @@ from raptor.mapping.decision import (
     Range,
     SharedDot,
     StageSplit,
+    count_matrix_crossbars,
 )
 from raptor.mapping.modes.dense_unfolding import unfold_dense
 from raptor.mapping.modes.kernel_unfolding import unfold_kernel
@@ -76,12 +77,12 @@ def record_faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[st
 
     Decision and graph must have the same layers. A decision without these faults says which rewrites the graph gets.
     """
-    yield from _settings(decision, graph, arch)
+    yield from _setting_faults(decision, graph, arch)
     for core in decision.cores:
         if not 0 <= core < arch.usable_cores:
             yield f"core {core} of {arch.usable_cores}"
     for key, node in find_layer_nodes(graph).items():
-        yield from (f"layer {key}: {fault}" for fault in _place(decision, decision.layers[key], node, graph))
+        yield from (f"layer {key}: {fault}" for fault in _kind_faults(decision, decision.layers[key], node, graph))
 
 
 def decision_faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
@@ -90,18 +91,18 @@ def decision_faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[
     There must be no `record_faults`. Raises `UserError` if a decision by pixel makes too many operations.
     """
     nodes = find_layer_nodes(graph)
-    yield from _joined(decision, nodes)
+    yield from _joined_layer_faults(decision, nodes)
     yield from _added_layer_faults(decision, nodes)
     if decision.tile != (tile := graph_tile_channels(graph, arch)):
         yield f"tile: {decision.tile} channels, on this chip {tile}"
     chip = _Chip(graph, arch, decision.tile, line_channel_ranges(graph, arch))
     for key, node in nodes.items():
-        yield from (f"layer {key}: {fault}" for fault in _layer(chip, decision.layers[key], node))
+        yield from (f"layer {key}: {fault}" for fault in _layer_faults(chip, decision.layers[key], node))
     if isinstance(decision.flow, PixelFlow):
         check_operation_count(graph, decision)
-    yield from _loaders(chip, decision)
-    yield from _products(chip, decision)
-    yield from _full_cores(chip, decision, nodes)
+    yield from _loader_faults(chip, decision)
+    yield from _product_faults(chip, decision)
+    yield from _crossbar_faults(chip, decision, nodes)
 
 
 def _added_layer_faults(decision: Decision, nodes: Mapping[str, Node]) -> Iterator[str]:
@@ -126,11 +127,11 @@ class _Chip:
     parts: dict[str, ChannelRanges]
 
 
-def _settings(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
+def _setting_faults(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
     """Yields faults of what all layers share: strategy, placement, crossbar sizes, patience, sample of the order."""
     if decision.strategy not in STRATEGY.choices:
         yield f"strategy: expected one of: {', '.join(STRATEGY.choices)}"
-    yield from _placement(decision.placement.places if decision.placement else (), arch.usable_cores)
+    yield from _placement_faults(decision.placement.places if decision.placement else (), arch.usable_cores)
     if isinstance(decision.flow, LineFlow):
         xbar = arch.xbar_rows, arch.outputs_per_xbar
         if decision.flow.xbar != xbar:
@@ -140,10 +141,10 @@ def _settings(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
         if not 0 <= decision.flow.sample <= LATEST_SAMPLE:
             yield f"flow.sample: {decision.flow.sample}, expected 0 to {LATEST_SAMPLE}"
         if decision.flow.stages is not None:
-            yield from _split_faults(decision.flow, decision.flow.stages, graph)
+            yield from _stage_faults(decision.flow, decision.flow.stages, graph)
 
 
-def _split_faults(flow: LineFlow, stages: StageSplit, graph: Graph) -> Iterator[str]:
+def _stage_faults(flow: LineFlow, stages: StageSplit, graph: Graph) -> Iterator[str]:
     """Yields faults of the stages of samples that overlap."""
     if not 0 < stages.interval_ns <= MOST_PATIENCE_NS:
         yield f"flow.stages.interval_ns: {stages.interval_ns}, expected more than 0, to {MOST_PATIENCE_NS:g}"
@@ -155,7 +156,7 @@ def _split_faults(flow: LineFlow, stages: StageSplit, graph: Graph) -> Iterator[
         yield "flow.stages: only for a streamed mapping of a model without states on the chip"
 
 
-def _placement(places: Sequence[int], cores: int) -> Iterator[str]:
+def _placement_faults(places: Sequence[int], cores: int) -> Iterator[str]:
     """Yields a sentence unless there are no places, or each of the places of all `cores` once."""
     if sorted(places) not in ([], [*range(cores)]):
         odd = next(iter(Counter(places) - Counter(range(cores))), None)
@@ -163,7 +164,7 @@ def _placement(places: Sequence[int], cores: int) -> Iterator[str]:
         yield f"placement: {found}, expected each of 0 to {cores - 1} once; null has it decided anew"
 
 
-def _place(decision: Decision, layer: LayerRecord, node: Node, graph: Graph) -> Iterator[str]:
+def _kind_faults(decision: Decision, layer: LayerRecord, node: Node, graph: Graph) -> Iterator[str]:
     """Yields a sentence if the operator of a layer, or the flow of the decision, does not allow the layer's kind."""
     operator = node.operator
     assert isinstance(operator, Filter)
@@ -178,28 +179,28 @@ def _place(decision: Decision, layer: LayerRecord, node: Node, graph: Graph) -> 
         yield "kind: fully_connected, but it has several output pixels, or is depthwise"
 
 
-def _joined(decision: Decision, left: Container[str]) -> Iterator[str]:
+def _joined_layer_faults(decision: Decision, left: Container[str]) -> Iterator[str]:
     """Yields a sentence for each joined layer that is still a node of the graph (`left`): it could not be fused."""
     for key, layer in decision.layers.items():
         if isinstance(layer, JoinedLayer) and key in left:
             yield f"layer {key}: layer: {layer.layer}, which does not multiply the same pixels before it"
 
 
-def _layer(chip: _Chip, layer: LayerRecord, node: Node) -> Iterator[str]:
+def _layer_faults(chip: _Chip, layer: LayerRecord, node: Node) -> Iterator[str]:
     """Yields the faults of the record of a layer, by its class."""
     assert isinstance(node.operator, Filter)
     match layer:
         case KernelUnfolding():
-            yield from _matrices(layer, tuple(unfold_kernel(node.operator, chip.arch, chip.tile)))
+            yield from _matrix_faults(layer, tuple(unfold_kernel(node.operator, chip.arch, chip.tile)))
         case FullyConnected():
-            yield from _fully_connected(chip, layer, node, node.operator)
+            yield from _fully_connected_faults(chip, layer, node, node.operator)
         case LineUnfolding():
-            yield from _line(chip, layer, node, node.operator)
+            yield from _line_faults(chip, layer, node, node.operator)
         case OnVectorUnit() | JoinedLayer():
             pass
 
 
-def _matrices(layer: KernelUnfolding | FullyConnected, wanted: Sequence[Matrix], copies: int = 1) -> Iterator[str]:
+def _matrix_faults(layer: KernelUnfolding | FullyConnected, wanted: Sequence[Matrix], copies: int = 1) -> Iterator[str]:
     """Yields the faults of matrices. `wanted`: the only matrices that the layer and its kind allow."""
     if len(layer.matrices) != len(wanted):
         yield f"matrices: {len(layer.matrices)}, expected {len(wanted)}"
@@ -210,7 +211,7 @@ def _matrices(layer: KernelUnfolding | FullyConnected, wanted: Sequence[Matrix],
         yield f"cores: {len(layer.cores)} for {copies} x {len(layer.matrices)} matrices"
 
 
-def _fully_connected(chip: _Chip, layer: FullyConnected, node: Node, filter_: Filter) -> Iterator[str]:
+def _fully_connected_faults(chip: _Chip, layer: FullyConnected, node: Node, filter_: Filter) -> Iterator[str]:
     """Yields the faults of a fully connected layer: the width of its matrices, the matrices, their cores."""
     outs = filter_.weights.shape[2]
     width = layer.matrices[0].cols[1] if layer.matrices else 0
@@ -219,7 +220,7 @@ def _fully_connected(chip: _Chip, layer: FullyConnected, node: Node, filter_: Fi
         return
     steps = sum(isinstance(n.operator, Filter) and filter_key(n) == filter_key(node) for n in chip.graph.nodes)
     copies = min(max(1, len(layer.cores) // len(layer.matrices)), steps)
-    yield from _matrices(layer, tuple(unfold_dense(filter_, chip.arch, chip.tile, -(-width // chip.tile))), copies)
+    yield from _matrix_faults(layer, tuple(unfold_dense(filter_, chip.arch, chip.tile, -(-width // chip.tile))), copies)
     for step in range(steps):
         placed = zip(layer.matrices, layer.step_record(step, steps).cores, strict=False)
         for cols, group in groupby(placed, key=lambda pair: pair[0].cols):
@@ -228,7 +229,7 @@ def _fully_connected(chip: _Chip, layer: FullyConnected, node: Node, filter_: Fi
                 yield f"cores: matrices of outputs {cols[0]}:{cols[1]} come back to a core"
 
 
-def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Iterator[str]:
+def _line_faults(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Iterator[str]:
     """Yields the faults of a layer with line unfolding: its grid, its cores, its blocks."""
     if not can_stream_layer(chip.graph, node, filter_, chip.parts, chip.arch.xbar_rows):
         yield "kind: line, but it cannot be computed by line"
@@ -243,10 +244,10 @@ def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Ite
     ):
         if not least <= value <= most:
             yield f"grid.{name}: {value}, expected {least} to {most}"
-    yield from _ranges("grid.cols", grid.cols, window.out_dims[-1])
+    yield from _range_faults("grid.cols", grid.cols, window.out_dims[-1])
     if grid.lanes:
-        yield from _ranges("grid.lanes", grid.lanes, window.out_lines)
-    yield from _ranges("grid.outs", grid.outs, filter_.weights.shape[2])
+        yield from _range_faults("grid.lanes", grid.lanes, window.out_lines)
+    yield from _range_faults("grid.outs", grid.outs, filter_.weights.shape[2])
     ends = {stop for _, stop in chip.parts[node.output]}
     if any(stop not in ends for _, stop in grid.outs):
         yield f"grid.outs: {grid.outs}, cut elsewhere than the lines, at {sorted(ends)}"
@@ -257,11 +258,11 @@ def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Ite
     if len(layer.cores) != grid.cores:
         yield f"cores: {len(layer.cores)} for a grid of {grid.cores}"
     elif len(set(layer.cores)) < len(layer.cores):
-        yield from _repeated(chip, layer, window)
-    yield from _blocks(chip, grid, window)
+        yield from _repeated_core_faults(chip, layer, window)
+    yield from _block_faults(chip, grid, window)
 
 
-def _repeated(chip: _Chip, layer: LineUnfolding, window: Window) -> Iterator[str]:
+def _repeated_core_faults(chip: _Chip, layer: LineUnfolding, window: Window) -> Iterator[str]:
     """Yields a sentence for a core that the grid names twice, except in several segments with the same matrices."""
     grid, known = layer.grid, dict[int, object]()
     each = grid.cores // grid.segment_count
@@ -277,14 +278,14 @@ def _repeated(chip: _Chip, layer: LineUnfolding, window: Window) -> Iterator[str
                 yield f"cores: core {core} has other matrices for columns {cols[0]}:{cols[1]} than before"
 
 
-def _ranges(field: str, ranges: Sequence[Range], whole: int) -> Iterator[str]:
+def _range_faults(field: str, ranges: Sequence[Range], whole: int) -> Iterator[str]:
     """Yields a sentence unless the ranges cover 0 to `whole` one after another, and none is empty."""
     follow = all(a[1] == b[0] for a, b in pairwise(ranges))
     if not ranges or not follow or any(a >= b for a, b in ranges) or (ranges[0][0], ranges[-1][1]) != (0, whole):
         yield f"{field}: {ranges}, expected ranges that follow each other from 0 to {whole}"
 
 
-def _blocks(chip: _Chip, grid: LineGrid, window: Window) -> Iterator[str]:
+def _block_faults(chip: _Chip, grid: LineGrid, window: Window) -> Iterator[str]:
     """Yields a sentence for blocks with more rows than a crossbar, and for several blocks side by side in a band."""
     for part in (part for group in grid.ins for part in group):
         for cols in grid.cols:
@@ -296,7 +297,7 @@ def _blocks(chip: _Chip, grid: LineGrid, window: Window) -> Iterator[str]:
                 yield f"grid.height: {grid.height} lines, but columns {cols[0]}:{cols[1]} take {len(blocks)} blocks"
 
 
-def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
+def _loader_faults(chip: _Chip, decision: Decision) -> Iterator[str]:
     """Yields the faults of loaders, which must load or gather all columns of an input that is read line by line."""
     read = {name for node in chip.graph.nodes for name in node.inputs} | {*chip.graph.outputs}
     views = find_views(chip.graph, chip.parts)
@@ -312,10 +313,10 @@ def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
             yield f"flow.loaders: {name} is not an input that is read by line"
             continue
         width = chip.graph.tensors[name].image.width
-        yield from _ranges(f"flow.loaders.{name}", [cols for cols, _ in loaders], width)
+        yield from _range_faults(f"flow.loaders.{name}", [cols for cols, _ in loaders], width)
 
 
-def _products(chip: _Chip, decision: Decision) -> Iterator[str]:
+def _product_faults(chip: _Chip, decision: Decision) -> Iterator[str]:
     """Yields the faults of the cores of products, which must compute all lines and pixels of the result."""
     graph = chip.graph
     nodes = {node.output: node for node in graph.nodes}
@@ -325,13 +326,13 @@ def _products(chip: _Chip, decision: Decision) -> Iterator[str]:
             yield f"flow.products: {name} is not a product of two computed tensors by line"
             continue
         image = graph.tensors[name].image
-        yield from _ranges(f"flow.products.{name}.rows", grid.rows, image.rows)
+        yield from _range_faults(f"flow.products.{name}.rows", grid.rows, image.rows)
         if isinstance(grid, SharedDot):
-            yield from _ranges(f"flow.products.{name}.parts", grid.parts, image.channels)
+            yield from _range_faults(f"flow.products.{name}.parts", grid.parts, image.channels)
             second = grid.parts
         else:
-            yield from (f"flow.products.{name}.relays: {fault}" for fault in _relays(graph, grid, image.width))
-            yield from _ranges(f"flow.products.{name}.cols", grid.cols, image.width)
+            yield from (f"flow.products.{name}.relays: {fault}" for fault in _relay_faults(graph, grid, image.width))
+            yield from _range_faults(f"flow.products.{name}.cols", grid.cols, image.width)
             if grid.chain < 1:
                 yield f"flow.products.{name}.chain: {grid.chain}, expected 1 or more"
             second = grid.cols
@@ -339,7 +340,7 @@ def _products(chip: _Chip, decision: Decision) -> Iterator[str]:
             yield f"flow.products.{name}.cores: {len(grid.cores)} for {len(grid.rows)} x {len(second)} places"
 
 
-def _relays(graph: Graph, grid: DotGrid, queries: int) -> Iterator[str]:
+def _relay_faults(graph: Graph, grid: DotGrid, queries: int) -> Iterator[str]:
     """Yields the faults of `DotGrid.relays`: each tensor must have a pixel for each of the `queries`."""
     for name in grid.relays:
         if name not in graph.tensors:
@@ -348,32 +349,29 @@ def _relays(graph: Graph, grid: DotGrid, queries: int) -> Iterator[str]:
             yield f"{name} has {pixels} pixels, not {queries} as the product"
 
 
-def _full_cores(chip: _Chip, decision: Decision, nodes: dict[str, Node]) -> Iterator[str]:
+def _crossbar_faults(chip: _Chip, decision: Decision, nodes: dict[str, Node]) -> Iterator[str]:
     """Yields a sentence for each core whose layers need more crossbars than it has."""
     used: Counter[int] = Counter()
     for key, node in nodes.items():
-        used.update(dict(_xbars(chip, decision.layers[key], node)))
+        used.update(_count_crossbars(chip, decision.layers[key], node))
     for core, xbars in sorted(used.items()):
         if xbars > chip.arch.xbars_per_core:
             yield f"cores: core {core} holds {xbars} crossbars, it has {chip.arch.xbars_per_core}"
 
 
-def _xbars(chip: _Chip, layer: LayerRecord, node: Node) -> Counter[int]:
+def _count_crossbars(chip: _Chip, layer: LayerRecord, node: Node) -> Counter[int]:
     """Counts the crossbars of one layer on each of its cores."""
-    found: Counter[int] = Counter()
     match layer:
         case KernelUnfolding(matrices, cores) | FullyConnected(matrices, cores):
-            for matrix, core in zip(cycle(matrices), cores, strict=False):
-                found[core] += matrix.xbars
+            return count_matrix_crossbars(matrices, cores)
         case LineUnfolding():
             assert isinstance(node.operator, Filter)
-            found.update(_line_xbars(chip, layer, node.operator, chip.parts[node.output]))
+            return Counter(_count_line_crossbars(chip, layer, node.operator, chip.parts[node.output]))
         case OnVectorUnit() | JoinedLayer():
-            pass
-    return found
+            return Counter()
 
 
-def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: ChannelRanges) -> dict[int, int]:
+def _count_line_crossbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: ChannelRanges) -> dict[int, int]:
     """Counts the crossbars of a line layer by core. Blocks and bands of equal shape share a matrix and its copies.
 
     tiles: channel ranges of its output.

@@ -7,7 +7,8 @@ about single computes, `raptor.spatial.choose_placement` the places of cores on 
 A mapping file holds the same value: therefore its arrays and objects are those of `raptor.common.files.schema_types`,
 and a field `kind` tells a reader the class."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, groupby, product
 from operator import itemgetter
@@ -165,6 +166,14 @@ LayerRecord = KernelUnfolding | FullyConnected | LineUnfolding | OnVectorUnit | 
 def record_cores(record: LayerRecord) -> tuple[int, ...]:
     """Returns the cores of the matrices of a layer, some of them more than once; none for a layer without matrices."""
     return () if isinstance(record, OnVectorUnit | JoinedLayer) else record.cores
+
+
+def count_matrix_crossbars(matrices: Iterable[Matrix], cores: Iterable[int]) -> Counter[int]:
+    """Counts the crossbars on each core. `cores`: the core of each matrix, for each copy of all matrices."""
+    found = Counter[int]()
+    for matrix, core in zip(cycle(matrices), cores, strict=False):
+        found[core] += matrix.xbars
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,8 +336,7 @@ class Decision(StrictDataclass):
     def cores(self) -> Iterator[int]:
         """All cores that the decision names, for matrices, grids and loaders; some are repeated."""
         for layer in self.layers.values():
-            if not isinstance(layer, OnVectorUnit | JoinedLayer):
-                yield from layer.cores
+            yield from record_cores(layer)
         if isinstance(self.flow, LineFlow):
             yield from (core for loaders in self.flow.loaders.values() for _, core in loaders)
             yield from (core for grid in self.flow.products.values() for core in grid.cores)

@@ -142,7 +142,7 @@ class RowMapper:
         if knobs.moves:
             return self.with_moves(knobs.moves).plan(replace(knobs, moves=0), corrections)
         if not knobs.chains and self.chained:
-            return self.unchained.plan(knobs, corrections)
+            return self.without_chains.plan(knobs, corrections)
         planned_ns: dict[str, float] = {}
         lines = self.map_lines(knobs, corrections or {}, planned_ns)
         if self.arch.chips > 1 and self.arch.places is None:
@@ -171,7 +171,7 @@ class RowMapper:
         return self._spreading.setdefault(frozenset(spread.moves), replace(self, spread=spread))
 
     @cached_property
-    def unchained(self) -> "RowMapper":
+    def without_chains(self) -> "RowMapper":
         """A mapper without chains."""
         return replace(self, chained=False)
 
@@ -262,7 +262,7 @@ class RowMapper:
             )
 
         products = {
-            name: [*unit.options(name, self.arch.usable_cores, corrections.get(name, 1.0))]
+            name: [*unit.core_options(name, self.arch.usable_cores, corrections.get(name, 1.0))]
             for name, unit in self.product_units.items()
         }
 

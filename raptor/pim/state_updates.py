@@ -86,7 +86,9 @@ class WaitingCores:
         problem = ScheduleProblem.from_graph(arch, schedule.placed, range(len(schedule.placed.cores)))
         order = np.array(schedule.order, np.int64)
         known = problem.fetched == schedule.fetches
-        return cls(IdleGaps.from_order(problem.work(), order) if known else IdleGaps(), turns.last_of_steps, arch)
+        return cls(
+            IdleGaps.from_order(problem.sample_work(), order) if known else IdleGaps(), turns.last_of_steps, arch
+        )
 
     def choose_turns(self, core: Ints, state: Ints, elements: Ints, ready: Ints, ended: Ints) -> Ints:
         """Returns the turn after which each run of a cache gets its next value from another tile on its core.

@@ -22,7 +22,7 @@ def choose_order(done: DecisionProgress, arch: Target, aim: OrderObjective) -> D
     if aim == STORED_ORDER or not isinstance(flow, LineFlow) or not flow.streamed or not placed.cores:
         return replace(done, schedule=schedule(placed, decision, arch))
     problem = ScheduleProblem.from_graph(arch, placed, range(len(placed.cores)))
-    best = choose_step_order(problem.work(), StepOrder(flow.patience_ns, flow.sample), aim)
+    best = choose_step_order(problem.sample_work(), StepOrder(flow.patience_ns, flow.sample), aim)
     chosen = replace(decision, flow=replace(flow, patience_ns=best.name.patience_ns, sample=best.name.sample))
     ordered = Schedule(placed, problem.fetched, tuple(problem.finished(best.order).tolist()))
     return replace(done, decision=chosen, schedule=ordered, times_ns=best.times_ns)

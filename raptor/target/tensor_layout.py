@@ -64,6 +64,10 @@ class Image:
         """
         return self._layout == other._layout
 
+    def has_lines_of(self, other: "Image") -> bool:
+        """True if both images have equal numbers of rows and columns."""
+        return (self.rows, self.width) == (other.rows, other.width)
+
     def has_pixels_of(self, other: "Image") -> bool:
         """True if both images have equal numbers of rows, columns and channels, so that they can share memory.
 

@@ -34,7 +34,7 @@ class _SpaceToDepth:
     @property
     def dims(self) -> tuple[int, ...]:
         """The dimensions of the image."""
-        return _times(self.counts, self.sizes)
+        return _multiply_sizes(self.counts, self.sizes)
 
     def elements(self, channels: int) -> Indices:
         """Returns [blocks, result channels] -> element of an image of `channels` channels."""
@@ -132,7 +132,7 @@ def _blocks(taken: Indices, image: Image, counts: tuple[int, ...]) -> _SpaceToDe
 def _layer(operator: Filter, blocks: _SpaceToDepth, channels: int) -> Filter:
     """Returns the layer of the image itself, which has `channels` channels."""
     old, weights = operator.window, operator.weights
-    kernel, strides, pads = (_times(each, blocks.sizes) for each in (old.kernel, old.strides, old.pads))
+    kernel, strides, pads = (_multiply_sizes(each, blocks.sizes) for each in (old.kernel, old.strides, old.pads))
     outer = np.stack(np.unravel_index(np.arange(old.tap_count), old.kernel), axis=-1) * blocks.sizes
     places = np.moveaxis(outer[:, None] + blocks.places, -1, 0)
     rows = np.ravel_multi_index(tuple(places), kernel) * channels + blocks.channels
@@ -142,5 +142,5 @@ def _layer(operator: Filter, blocks: _SpaceToDepth, channels: int) -> Filter:
     return replace(operator, window=window, weights=turned.reshape(window.tap_count, channels, -1))
 
 
-def _times(values: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
+def _multiply_sizes(values: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(value * size for value, size in zip(values, sizes, strict=True))

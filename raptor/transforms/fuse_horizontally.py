@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from raptor.graph.ir import Constant, Filter, Graph, Map, Move, Node, Tensor
+from raptor.graph.ir import Constant, Filter, Graph, Map, Move, Node, Tensor, unused_name
 from raptor.graph.layers import is_dense
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.target.arch import Target
@@ -147,7 +147,7 @@ class _FusedLayers:
         yield self.node(filters, replace(filters[0].operator, weights=weights), filters[0].inputs, last)
         for step in range(self.alike):
             same = [branch.functions[step] for branch in self.branches]
-            name = f"{filters[0].output}.{step}"
+            name = unused_name(f"{filters[0].output}.{step}", self.graph.tensors)
             yield self.node(same, self.function(same), (last,), name)
             last = name
         yield from self.taken(last)

@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.ir import Constant, Filter, Graph, Indices, Map, Node, Operator, Rename, Tensor
+from raptor.graph.ir import Constant, Filter, Graph, Indices, Map, Node, Operator, Rename, Tensor, unused_name
 from raptor.graph.layers import is_channel_sum
 from raptor.graph.window import Window
 from raptor.target.chip_elements import MODELLED_FLOAT
@@ -82,7 +82,7 @@ class _FusedTerms:
         others += [(Map("add", (0, 1)), (term.layer.output if term.layer else term.source,)) for term in self.rest]
         last = first.output
         for i, (operator, more) in enumerate(others or [(Rename(), ())], 1):
-            name = node.output if i == max(1, len(others)) else f"{node.output}.sum{i}"
+            name = node.output if i == max(1, len(others)) else unused_name(f"{node.output}.sum{i}", tensors)
             yield Node(node.name, node.op_type, operator, (last, *more), name)
             tensors.setdefault(name, replace(result, name=name, in_model=False))
             last = name

@@ -20,7 +20,20 @@ import numpy as np
 
 from raptor.common.union_find import DisjointSets
 from raptor.graph.constant_arrays import drop_repetitions
-from raptor.graph.ir import Bound, Constant, Filter, Graph, Indices, Lookup, Map, Move, Node, Operator, Rename
+from raptor.graph.ir import (
+    Bound,
+    Constant,
+    Filter,
+    Graph,
+    Indices,
+    Lookup,
+    Map,
+    Move,
+    Node,
+    Operator,
+    Rename,
+    unused_name,
+)
 from raptor.graph.layers import is_dense
 from raptor.graph.rearrangement import count_move_work, make_move
 from raptor.graph.streaming_layout import MOST_LINES, can_stream, drop_unused_moves
@@ -98,9 +111,13 @@ def _with_copies(graph: Graph, names: Container[str] | None = None) -> Graph:
         nodes.append(Node(node.name, node.op_type, Move(same), (name,), result))
         return result
 
+    def new_name(stem: str) -> str:
+        """Returns a name that no tensor of the graph has; the same one whichever `names` there are."""
+        return unused_name(stem, graph.tensors)
+
     def repeated(node: Node, name: str) -> str:
         """Returns an operand of an element-wise function, or the copy of a pixel for each pixel of the result."""
-        pixels, result = tensors[node.output].image.pixels, f"{node.output}.{name}.repeated"
+        pixels, result = tensors[node.output].image.pixels, new_name(f"{node.output}.{name}.repeated")
         alone = name in tensors and tensors[name].image.pixels == 1 < pixels
         return copy(node, name, result, pixels) if alone and (names is None or result in names) else name
 
@@ -112,9 +129,9 @@ def _with_copies(graph: Graph, names: Container[str] | None = None) -> Graph:
         if not isinstance(node.operator, Filter) or not is_dense(node.operator) or node.operator.key:
             nodes.append(node)
             continue
-        (name,), lines = node.inputs, f"{node.output}.lines"
+        (name,), lines = node.inputs, new_name(f"{node.output}.lines")
         if graph.tensors[name].image.pixels == 1 and (names is None or name in names):
-            node = replace(node, inputs=(copy(node, name, f"{node.output}.operand"),))
+            node = replace(node, inputs=(copy(node, name, new_name(f"{node.output}.operand")),))
         nodes.append(node)
         if names is None or lines in names:
             copied[node.output] = copy(node, node.output, lines)
@@ -243,8 +260,8 @@ class _FreeLayouts:
         """Chooses the image of a set with the least work, given those of all other sets; on ties, the first one."""
         now = self.image(key)
         candidates = [c for c in dict.fromkeys(self.candidates(key, now)) if can_stream(c)]
-        best = min(candidates, key=lambda image: self.work(key, image), default=now)
-        if best != now and (not can_stream(now) or self.work(key, best) < self.work(key, now)):
+        best = min(candidates, key=lambda image: self.set_work(key, image), default=now)
+        if best != now and (not can_stream(now) or self.set_work(key, best) < self.set_work(key, now)):
             self.chosen[key] = best
 
     def candidates(self, key: str, now: Image) -> Iterator[Image]:
@@ -266,7 +283,7 @@ class _FreeLayouts:
         pixel = next(n for n in range(PIXEL, 0, -1) if now.elements % n == 0)
         yield Image((1, now.elements // pixel, pixel), 2)
 
-    def work(self, key: str, image: Image) -> float:
+    def set_work(self, key: str, image: Image) -> float:
         """Returns the work with an image for a set, in copies of runs (`count_move_work`) and operations on lines."""
         now = self.chosen.get(key)
         self.chosen[key] = image

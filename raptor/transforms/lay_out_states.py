@@ -21,9 +21,9 @@ from raptor.transforms.tokens.token_layouts import moved_from
 def lay_out_states(graph: Graph) -> Graph:
     """Returns the graph with states in the layouts of their next values, where that moves fewer runs of elements."""
     for pair in graph.residency.states:
-        found = _TakenState.find(graph, pair.input)
+        found = _TakenState.from_graph(graph, pair.input)
         wanted = graph.tensors[pair.output].image
-        if found is not None and found.work(wanted, wanted) < found.work(found.image, wanted):
+        if found is not None and found.move_work(wanted, wanted) < found.move_work(found.image, wanted):
             graph = found.laid_out(wanted)
     return graph
 
@@ -42,7 +42,7 @@ class _TakenState:
     read: tuple[str, ...]
 
     @classmethod
-    def find(cls, graph: Graph, name: str) -> "_TakenState | None":
+    def from_graph(cls, graph: Graph, name: str) -> "_TakenState | None":
         """Returns a state that is read by rearrangements of it alone; None for others."""
         taken = {name: np.arange(graph.tensors[name].image.elements)}
         kept = {*graph.outputs, *graph.residency.state_outputs}
@@ -66,19 +66,21 @@ class _TakenState:
     def image(self) -> Image:
         return self.graph.tensors[self.name].image
 
-    def move(self, name: str, image: Image) -> Move:
+    def move_from_state(self, name: str, image: Image) -> Move:
         """Returns the rearrangement of the state with an image to one of the tensors."""
         made = self.graph.tensors[name].image
         return make_move([image], self.taken[name].reshape(made.shape), made)
 
-    def work(self, image: Image, after: Image) -> float:
+    def move_work(self, image: Image, after: Image) -> float:
         """Returns the work of all rearrangements of the state, in copies of runs, if it has this image.
 
         `after`: image of its next value, which is rearranged when a step ends.
         """
         update = make_move([after], c_order(image.shape), image)
         made = [self.graph.tensors[name].image for name in self.read]
-        taking = (count_move_work(self.move(n, image), [image], m) for n, m in zip(self.read, made, strict=True))
+        taking = (
+            count_move_work(self.move_from_state(n, image), [image], m) for n, m in zip(self.read, made, strict=True)
+        )
         return count_move_work(update, [after], image) + sum(taking)
 
     def laid_out(self, image: Image) -> Graph:
@@ -89,7 +91,7 @@ class _TakenState:
         def changed(node: Node) -> Node:
             if node.output not in self.taken:
                 return node
-            return replace(node, operator=self.move(node.output, image), inputs=(self.name,))
+            return replace(node, operator=self.move_from_state(node.output, image), inputs=(self.name,))
 
         nodes = tuple(changed(node) for node in self.graph.nodes)
         return drop_unused_moves(replace(self.graph, tensors=tensors, nodes=nodes))

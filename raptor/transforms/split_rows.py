@@ -77,8 +77,7 @@ class _Sequences:
 
     def same_lines(self, name: str, other: str) -> bool:
         """Checks whether two tensors have equal numbers of lines, and of pixels per line."""
-        one, two = self.image(name), self.image(other)
-        return (one.rows, one.width) == (two.rows, two.width)
+        return self.image(name).has_lines_of(self.image(other))
 
     def can_be_cut(self, name: str) -> bool:
         """Checks whether a float tensor has several pixels, and no batch before its channels."""
@@ -138,7 +137,7 @@ def _changed(node: Node, before: Graph, after: Graph) -> Node:
         return node
     given = after.tensors[node.inputs[0]].image
     match node.operator:
-        case Rename() if (given.rows, given.width) != (new.rows, new.width):
+        case Rename() if not given.has_lines_of(new):
             return replace(node, operator=Move(np.arange(new.elements).reshape(new.pixels, new.channels)))
         case Filter() as operator:
             return replace(node, operator=replace(operator, window=Window.pointwise((new.rows, new.width))))

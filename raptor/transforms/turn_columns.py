@@ -36,7 +36,7 @@ def turn_columns(graph: Graph) -> Graph:
     if not turned:
         return graph
     images = {name: graph.tensors[name].image for name in turned}
-    return turn_tensors(graph, {name: _turned(image) for name, image in images.items()})
+    return turn_tensors(graph, {name: _turn_image(image) for name, image in images.items()})
 
 
 def _is_column(image: Image) -> bool:
@@ -47,7 +47,7 @@ def _is_column(image: Image) -> bool:
     return image.channel_axis <= 1 and len(behind) > 1 and behind[-1] == 1 and behind[-2] > 1
 
 
-def _turned(image: Image) -> Image:
+def _turn_image(image: Image) -> Image:
     if is_token_layout(image):
         return Image((image.width, image.rows, image.channels), image.channel_axis)
     *before, height, width = image.shape

@@ -195,7 +195,7 @@ def test_a_stage_that_is_wrong_is_refused(model: Any):
     done = passes(model, mapping="rows", cores=30)
     problem = ScheduleProblem.from_graph(done.arch, done.on_chip, range(len(done.on_chip.cores)))
     order, stage = named_stages(
-        problem.work(), StepOrder(600.0, 0), problem.stage_rules(), StageOrder(120_000.0, StepOrder(0.0, 0))
+        problem.sample_work(), StepOrder(600.0, 0), problem.stage_rules(), StageOrder(120_000.0, StepOrder(0.0, 0))
     )
     schedule = Schedule(done.on_chip, problem.fetched, tuple(order.tolist()), tuple(stage.tolist()))
     verify_schedule(schedule, done.on_chip)

@@ -14,7 +14,7 @@ from raptor.target import arch as architectures
 from raptor.transforms.fuse_horizontally import find_fusible_groups, find_fusions, fuse_horizontally
 from raptor.transforms.rewrite_choices import JoinedLayer, RewriteChoice
 from tests.pipeline import check, faults, passes
-from tests.tiny_models import make_model, node, random
+from tests.tiny_models import make_model, node, random, rename_tensor
 
 CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 64, "cores": 7}
 ROWS: dict[str, Any] = CHIP | {"mapping": "rows"}
@@ -66,6 +66,14 @@ def test_the_sums_of_a_layer_that_are_wanted_stay_its_own():
     graph = prepared(module(outputs=("y", "c1", "b1")))
     joined = fuse_horizontally(graph, RewriteChoice(streaming=True, layers=find_fusions(graph, ARCH)))
     assert set(graph.outputs) <= {n.output for n in joined.nodes}
+
+
+def test_a_tensor_of_the_model_has_the_name_of_a_new_one():
+    first = prepared(module()).nodes
+    name = next(each.output for each in first if each.name == "a" and isinstance(each.operator, Filter))
+    graph = prepared(rename_tensor(module(), "c2", f"{name}.0"))
+    joined = fuse_horizontally(graph, RewriteChoice(streaming=True, layers=find_fusions(graph, ARCH)))
+    joined.verify()
 
 
 @pytest.mark.parametrize("outputs", [("y",), ("y", "c1", "b1"), ("y", "a2")])

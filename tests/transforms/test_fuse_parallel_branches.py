@@ -13,7 +13,7 @@ from raptor.target import arch as architectures
 from raptor.transforms.fuse_parallel_branches import find_branches, fuse_parallel_branches
 from raptor.transforms.rewrite_choices import JoinedLayer, RewriteChoice
 from tests.pipeline import check, faults, passes
-from tests.tiny_models import make_model, node, random
+from tests.tiny_models import make_model, node, random, rename_tensor
 
 CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 64, "cores": 24}
 ROWS: dict[str, Any] = CHIP | {"mapping": "rows"}
@@ -110,6 +110,13 @@ def test_a_difference_with_factors_is_one_layer():
     model = built(nodes, weights | SCALE | {"shift": random(CHANNELS), "g": random(CHANNELS, 1, 1, seed=3)})
     agree(model, [{"a", "b"}])
     check(model, **ROWS)
+
+
+def test_a_tensor_of_the_model_has_the_name_of_a_new_sum():
+    nodes, weights = two()
+    nodes += [node("Relu", "x", "other", name="other"), node("Add", "a b", "ab", name="first")]
+    model = built([*nodes, node("Add", "ab other", "y", name="last")], weights)
+    agree(rename_tensor(model, "other", "y.sum1"), [{"a", "b"}])
 
 
 def test_a_layer_and_its_image_are_one_layer():

@@ -12,7 +12,7 @@ from raptor.mapping.strategies import STRATEGIES
 from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.tokens.join_steps import LEAST_STEPS, find_steps, join_steps
 from tests.pipeline import passes
-from tests.tiny_models import make_model, node, random
+from tests.tiny_models import make_model, node, random, rename_tensor
 
 STEPS = 6
 CONSTANTS = {
@@ -61,6 +61,13 @@ def steps_of(model: ModelProto) -> tuple[int, int]:
 
 def test_steps_that_wait_for_nothing_are_one_layer():
     before, after = steps_of(loop())
+    assert before - after == STEPS - 1
+
+
+@pytest.mark.parametrize("end", ["first", "tokens"])
+def test_a_tensor_of_the_model_has_the_name_of_a_new_one(end: str):
+    first = next(iter(find_steps(load(loop()).graph, {}).values())).layer
+    before, after = steps_of(rename_tensor(loop(), "image", f"{first}.{end}"))
     assert before - after == STEPS - 1
 
 

@@ -16,7 +16,7 @@ from raptor.transforms.lay_out_free_tensors import lay_out_free_tensors
 from raptor.transforms.tokens.lay_out_tokens import lay_out_tokens
 from tests.pipeline import check, line_flow, passes, streamed
 from tests.quantised_models import quantise
-from tests.tiny_models import Array, make_model, node, random
+from tests.tiny_models import Array, make_model, node, random, rename_tensor
 
 CHIP = {"cores": 24, "xbar": 16}
 
@@ -138,6 +138,17 @@ def test_vectors_between_layers_are_cut_into_pixels(name: str):
     flow = line_flow(passes(BETWEEN_LAYERS[name], mapping="rows", **CHIP).decision)
     assert max(len(loaders) for loaders in flow.loaders.values()) > 6
     check(BETWEEN_LAYERS[name], **CHIP)
+
+
+@pytest.mark.parametrize(("old", "new"), [("b", "y.operand"), ("b", "a.lines")])
+def test_a_tensor_of_the_model_has_the_name_of_a_copy(old: str, new: str):
+    before = load(rename_tensor(BETWEEN_LAYERS["functions of a result"], old, new)).graph
+    after = lay_out_free_tensors(before)
+    after.verify()
+    makers = {each.output: each.operator for each in after.nodes}
+    assert isinstance(makers[after.nodes[-1].inputs[0]], Move)
+    one, two = (evaluate_graph(graph, inputs(before))["y"] for graph in (before, after))
+    assert np.array_equal(one, two)
 
 
 def test_what_is_only_moved_behind_the_last_layer_streams():

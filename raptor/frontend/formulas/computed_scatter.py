@@ -56,11 +56,11 @@ def emit_computed_scatter(
     for update in found:
         chosen = build.lay_out(build.rearrange(np.broadcast_to(update.source, x.shape), new), f.image)
         mark = _mark(build, f, ids, update)
-        result = _updated(f, node.string("reduction", "none"), result, mark, chosen)
+        result = _combine_marked(f, node.string("reduction", "none"), result, mark, chosen)
     f.finish(result)
 
 
-def _updated(f: FormulaBuilder, reduction: str, x: Value, mark: Value, new: Value) -> Value:
+def _combine_marked(f: FormulaBuilder, reduction: str, x: Value, mark: Value, new: Value) -> Value:
     """Emits x, combined with new elements where the mark is 1. Raises `ImportRefusal` for an unknown reduction."""
     match reduction:
         case "none":

@@ -42,7 +42,7 @@ def select_rows(build: OperatorBuilder, x: Tensor, ids: Tensor, axis: int) -> Te
     """
     size, count = x.shape[axis], math.prod(ids.shape)
     others = math.prod(x.shape) // size
-    reach = _restrict(build, x, ids, size)
+    reach = _restrict_indices(build, x, ids, size)
     if size * others * count > MOST_COPIES:
         raise ImportRefusal(f"{count} computed indices of {size * others} elements; their product is at most 2^26")
     f = FormulaBuilder(build.node, build.ctx, (count, size), Image((count, size), 1))
@@ -87,7 +87,7 @@ def add_rows(build: OperatorBuilder, size: int, ids: Tensor, updates: Tensor, ax
     `ImportRefusal` for integers.
     """
     count = updates.shape[axis]
-    numbers = count_from_start(build, ids, size, _restrict(build, updates, ids, size))
+    numbers = count_from_start(build, ids, size, _restrict_indices(build, updates, ids, size))
     f = FormulaBuilder(build.node, build.ctx, (size, count), Image((size, count), 1))
     # A copy for each row, not one that each row's function reads, so that cores can share the rows.
     index = build.lay_out(build.rearrange(np.broadcast_to(c_order((1, count)), f.shape), numbers), f.image)
@@ -111,7 +111,7 @@ def find_row_ids(build: OperatorBuilder, ids: Tensor, x: Shape, axis: int) -> Te
     return build.rearrange(first, ids)
 
 
-def _restrict(build: OperatorBuilder, x: Tensor, ids: Tensor, size: int) -> IntegerInterval | None:
+def _restrict_indices(build: OperatorBuilder, x: Tensor, ids: Tensor, size: int) -> IntegerInterval | None:
     """Has the host reject indices outside -size .. size - 1. Returns the range that they have."""
     if "int" in (x.element.kind, ids.element.kind):
         raise ImportRefusal("computed indices of what is computed, in a program of integers")

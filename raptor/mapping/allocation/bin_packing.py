@@ -4,7 +4,7 @@ With cores of its own, a layer that needs them only for its crossbars leaves the
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
@@ -26,6 +26,7 @@ def pack_layers(plans: Mapping[str, Sequence[LayerPlan]], cores: int, xbars: int
 
     Tries limits on the load of a core, each `LIMIT_FACTOR` times the one before, and takes the first with which the
     layers fit. Returns None if they never do. Layers that share cores have one copy of each matrix."""
+    plans = {key: sorted(found, key=lambda plan: (plan.cores, plan.core_ns)) for key, found in plans.items()}
     table = _Table.from_plans([*plans.values()])
     if table.least_xbars > cores * xbars:
         return None
@@ -36,8 +37,8 @@ def pack_layers(plans: Mapping[str, Sequence[LayerPlan]], cores: int, xbars: int
         for chosen in table.choices(limit):
             where = _pack(table, chosen, limit)
             if where is not None:
-                found = zip(plans.items(), chosen, table.ranks, strict=True)
-                return _numbered({key: own[rank[int(k)]] for (key, own), k, rank in found}, where)
+                found = {key: own[int(k)] for (key, own), k in zip(plans.items(), chosen, strict=True)}
+                return _numbered(found, where)
         core_ns *= LIMIT_FACTOR
     return None
 
@@ -53,25 +54,23 @@ class _Limit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """The plans of all layers: a row for each layer, a column for each of its plans, sorted by cores, then time.
+    """The plans of all layers: a row for each layer, a column for each of its plans.
 
-    `ranks`: for each row, the original indices of its plans. Shorter rows are padded with plans of infinite time.
+    Shorter rows are padded with plans of infinite time.
     """
 
     cores: Ints
     xbars: Ints
     core_ns: Floats
-    ranks: tuple[tuple[int, ...], ...]
 
     @classmethod
     def from_plans(cls, plans: Sequence[Sequence[LayerPlan]]) -> "_Table":
         shape = len(plans), max(map(len, plans), default=0)
         cores, xbars, core_ns = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.full(shape, np.inf)
-        ranks = tuple(tuple(sorted(range(len(f)), key=lambda i, f=f: (f[i].cores, f[i].core_ns))) for f in plans)
-        for row, (found, rank) in enumerate(zip(plans, ranks, strict=True)):
-            for column, plan in enumerate(found[i] for i in rank):
+        for row, found in enumerate(plans):
+            for column, plan in enumerate(found):
                 cores[row, column], xbars[row, column], core_ns[row, column] = plan.cores, plan.xbars, plan.core_ns
-        return cls(cores, xbars, core_ns, ranks)
+        return cls(cores, xbars, core_ns)
 
     @property
     def least_xbars(self) -> int:
@@ -137,8 +136,7 @@ def _numbered(chosen: Mapping[str, LayerPlan], where: Sequence[Sequence[int]]) -
     number: dict[int, int] = {}
     for core in chain.from_iterable(where):
         number.setdefault(core, len(number))
-    single = {key: replace(plan, grid=replace(plan.grid, copies=1)) for key, plan in chosen.items()}
     return {
-        key: PlacedPlan(plan, tuple(number[core] for core in cores))
-        for (key, plan), cores in zip(single.items(), where, strict=True)
+        key: PlacedPlan(plan.with_one_copy(), tuple(number[core] for core in cores))
+        for (key, plan), cores in zip(chosen.items(), where, strict=True)
     }

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import find_filters, find_layer_nodes, layer_target
-from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LayerRecord, LineFlow, record_cores
+from raptor.mapping.decision import Decision, FullyConnected, KernelUnfolding, LayerRecord, record_cores
 from raptor.mapping.modes.dense_unfolding import unfold_dense
 from raptor.target.arch import Target
 
@@ -38,15 +38,9 @@ def relieve_core(graph: Graph, decision: Decision, arch: Target, core: int) -> I
 
 def _free_cores(decision: Decision, arch: Target, key: str) -> list[int]:
     """Returns the cores of the chip on which nothing but layer `key` has work: its own, then idle ones."""
-    assert isinstance(decision.flow, LineFlow)
-    busy = {core for other, layer in decision.layers.items() if other != key for core in record_cores(layer)}
-    busy.update(core for cells in decision.flow.loaders.values() for _, core in cells)
-    busy.update(core for grid in decision.flow.products.values() for core in grid.cores)
-    return [
-        core
-        for core in dict.fromkeys([*record_cores(decision.layers[key]), *range(arch.usable_cores)])
-        if core not in busy
-    ]
+    others = {other: layer for other, layer in decision.layers.items() if other != key}
+    own, busy = record_cores(decision.layers[key]), {*replace(decision, layers=others).cores}
+    return [core for core in dict.fromkeys([*own, *range(arch.usable_cores)]) if core not in busy]
 
 
 def _with_layer(decision: Decision, key: str, layer: LayerRecord) -> Decision:

@@ -7,7 +7,6 @@ Distant layers would occupy them much longer: a core is occupied from its first 
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -41,7 +40,7 @@ def share_in_pairs(
     read = layer_predecessors(graph)
     keys = [next(iter(option.plans), "") for option in apart.chosen_options]
     pairs = {
-        i + 1: _joined(a, b, plans, xbars, factor)
+        i + 1: _pair_options(a, b, plans, xbars, factor)
         for i, (a, b) in enumerate(pairwise(keys))
         if a in read.get(b, ()) and read[b] <= plans.keys()
     }
@@ -50,11 +49,11 @@ def share_in_pairs(
     limits = sorted({option.core_ns for front in fronts for option in front if option.core_ns <= most_ns})
 
     def fits(limit_ns: float) -> bool:
-        found = _fewest(apart.fronts, pairs, limit_ns)
+        found = _fewest_cores(apart.fronts, pairs, limit_ns)
         return found is not None and found.cores <= cores
 
     i = bisect_left(limits, True, key=fits)
-    found = _fewest(apart.fronts, pairs, limits[i]) if i < len(limits) else None
+    found = _fewest_cores(apart.fronts, pairs, limits[i]) if i < len(limits) else None
     return apart if found is None else found.grown(cores)
 
 
@@ -70,9 +69,11 @@ def layer_predecessors(graph: Graph) -> dict[str, frozenset[str]]:
     return found
 
 
-def _joined(a: str, b: str, plans: Mapping[str, Sequence[LayerPlan]], xbars: int, factor: float) -> list[CoreOption]:
+def _pair_options(
+    a: str, b: str, plans: Mapping[str, Sequence[LayerPlan]], xbars: int, factor: float
+) -> list[CoreOption]:
     """Returns the Pareto front of options of two layers on the same cores, with one copy of each matrix."""
-    firsts, seconds = ([*_light(plans[key])] for key in (a, b))
+    firsts, seconds = ([*_least_crossbars(plans[key])] for key in (a, b))
     (cores_a, ns_a, xbars_a), (cores_b, ns_b, xbars_b) = map(_columns, (firsts, seconds))
     i, j = np.nonzero(xbars_a[:, None] + xbars_b <= xbars)
     cores, core_ns = np.maximum(cores_a[i], cores_b[j]), factor * (ns_a[i] + ns_b[j])
@@ -80,7 +81,9 @@ def _joined(a: str, b: str, plans: Mapping[str, Sequence[LayerPlan]], xbars: int
     best = order[np.flatnonzero(np.diff(cores[order], prepend=-1))]
     quickest = best[np.flatnonzero(np.diff(np.minimum.accumulate(core_ns[best]), prepend=np.inf) < 0)]
     return [
-        CoreOption(int(cores[k]), float(core_ns[k]), {a: _single(firsts[i[k]]), b: _single(seconds[j[k]])})
+        CoreOption(
+            int(cores[k]), float(core_ns[k]), {a: firsts[i[k]].with_one_copy(), b: seconds[j[k]].with_one_copy()}
+        )
         for k in quickest
     ]
 
@@ -91,7 +94,7 @@ def _columns(plans: Sequence[LayerPlan]) -> tuple[Ints, Floats, Ints]:
     return np.array(cores, np.int64), np.array([plan.core_ns for plan in plans]), np.array(xbars, np.int64)
 
 
-def _light(plans: Sequence[LayerPlan]) -> Iterator[LayerPlan]:
+def _least_crossbars(plans: Sequence[LayerPlan]) -> Iterator[LayerPlan]:
     """Yields, for each number of cores, the Pareto front of plans in crossbars and time."""
     cores, least_ns = -1, 0.0
     for plan in sorted(plans, key=lambda p: (p.cores, p.xbars, p.core_ns)):
@@ -100,11 +103,9 @@ def _light(plans: Sequence[LayerPlan]) -> Iterator[LayerPlan]:
             yield plan
 
 
-def _single(plan: LayerPlan) -> LayerPlan:
-    return replace(plan, grid=replace(plan.grid, copies=1))
-
-
-def _fewest(fronts: OptionFronts, pairs: Mapping[int, Sequence[CoreOption]], limit_ns: float) -> CoreDivision | None:
+def _fewest_cores(
+    fronts: OptionFronts, pairs: Mapping[int, Sequence[CoreOption]], limit_ns: float
+) -> CoreDivision | None:
     """Returns the division with the fewest cores in which no load exceeds a limit; None if there is none.
 
     Dynamic programming over the units in order: the last one is alone, or paired with the one before it. `pairs`:

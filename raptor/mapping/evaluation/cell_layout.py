@@ -31,6 +31,10 @@ class PlacedCell(NamedTuple):
     def width(self) -> int:
         return self.last - self.first
 
+    @property
+    def cols(self) -> Range:
+        return self.first, self.last
+
 
 CellLine = tuple[tuple[PlacedCell, ...], ...]
 """Cells of a line from left to right, by channel range."""

@@ -14,7 +14,13 @@ from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, Pla
 from raptor.mapping.evaluation.graph_facts import GraphFacts
 from raptor.mapping.evaluation.line_layer_work import add_line_layer
 from raptor.mapping.evaluation.line_work import add_line_node
-from raptor.mapping.evaluation.move_work import add_line_move, add_stacked_rows, materialise, moves_by_line, stacks_rows
+from raptor.mapping.evaluation.move_work import (
+    add_line_move,
+    add_stacked_rows,
+    materialise_views,
+    moves_by_line,
+    stacks_rows,
+)
 from raptor.mapping.evaluation.node_work import NodeWork
 from raptor.mapping.evaluation.product_work import add_product
 from raptor.mapping.evaluation.walk import WorkWalk
@@ -44,8 +50,7 @@ def decision_work(graph: Graph, decision: Decision, arch: Target, facts: GraphFa
     for node in graph.nodes:
         _add_node(walk, node)
     for name in graph.outputs:
-        if name in walk.facts.views and name not in walk.layouts:
-            materialise(walk, name)
+        materialise_views(walk, (name,))
         store_output(walk, name)
     if not graph.residency.constants:
         _add_constants(walk)
@@ -102,8 +107,7 @@ def _add_lookup(walk: WorkWalk, node: Node) -> None:
 
 def _add_layer(walk: WorkWalk, node: Node, operator: Filter) -> None:
     (name,) = node.inputs
-    if name in walk.facts.views and name not in walk.layouts:
-        materialise(walk, name)
+    materialise_views(walk, node.inputs)
     match walk.decision.layers.get(filter_key(node)):
         case LineUnfolding() as chosen:
             if not walk.is_line_layout(name):

@@ -6,12 +6,26 @@ from dataclasses import dataclass, field
 from raptor.graph.ir import Filter, Graph, Move, Node
 from raptor.graph.layers import filter_key, graph_tile_channels
 from raptor.graph.rearrangement import MoveOrigins
-from raptor.mapping.evaluation.line_products import LineProducts
 from raptor.mapping.evaluation.region_origins import MoveRegion
 from raptor.mapping.modes.critical_operand import CriticalPosition, find_critical_positions
 from raptor.mapping.modes.epilogue_cost import find_sunk_maps
-from raptor.mapping.modes.line_streaming import ChannelRanges, find_views, line_channel_ranges
+from raptor.mapping.modes.line_streaming import ChannelRanges, Range, find_views, line_channel_ranges
 from raptor.target.arch import Target
+
+
+@dataclass(frozen=True, slots=True)
+class LineProducts:
+    """The products of a core with one range of input channels, for all lines of a sample.
+
+    products_ns: time of the MVMs. terms: number of output pixels of the core that products are added to. runs: number
+    of contiguous runs that are added. span: input pixels that are read. crossbars: for one copy of each matrix.
+    """
+
+    products_ns: float
+    terms: int
+    runs: int
+    span: Range
+    crossbars: int
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +75,7 @@ class GraphFacts:
             self.chips[name] = self.arch.with_element(self.graph.tensors[name].element)
         return self.chips[name]
 
-    def move(self, node: Node) -> tuple[MoveOrigins, int]:
+    def move_origins(self, node: Node) -> tuple[MoveOrigins, int]:
         """Returns where each element of a moved tensor comes from, and the most lines that one of its lines reads."""
         if node.output not in self.moves:
             assert isinstance(node.operator, Move)

@@ -8,7 +8,7 @@ from raptor.graph.ir import Filter, Node
 from raptor.graph.layers import layer_target
 from raptor.mapping.decision import LineUnfolding
 from raptor.mapping.evaluation.cell_layout import CellLayout, PlacedCell
-from raptor.mapping.evaluation.line_products import LineProducts
+from raptor.mapping.evaluation.graph_facts import LineProducts
 from raptor.mapping.evaluation.node_work import NodeWork
 from raptor.mapping.evaluation.walk import WorkWalk, window_steps
 from raptor.mapping.modes.integer_costs import with_accumulators

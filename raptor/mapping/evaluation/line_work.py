@@ -27,7 +27,7 @@ from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import Window, WindowTable
 from raptor.mapping.decision import LineUnfolding
 from raptor.mapping.evaluation.cell_layout import GLOBAL_MEMORY, CellLayout, CellLine, PlacedCell
-from raptor.mapping.evaluation.move_work import add_whole_move, bring_region, materialise
+from raptor.mapping.evaluation.move_work import add_whole_move, bring_region, materialise_views
 from raptor.mapping.evaluation.node_work import NodeWork
 from raptor.mapping.evaluation.walk import Maker, WorkWalk, window_steps
 from raptor.mapping.evaluation.whole_work import add_whole_node
@@ -133,8 +133,8 @@ def sunk_layout(walk: WorkWalk, works: list[NodeWork], node: Node, lead: str) ->
             at, segments = p % len(layer.grid.outs), layer.grid.segments_at(rows[0])
             own = [PlacedCell(*cols, layer.core(s, group_of[part], at)) for s, cols in segments]
             for cell in own:
-                cols, count = (cell.first, cell.last), rows[1] - rows[0]
-                walk.bring_lines(works[p], lead, rows, p, cols, cell.core, lines=count, exact=True, steps=steps)
+                count = rows[1] - rows[0]
+                walk.bring_lines(works[p], lead, rows, p, cell.cols, cell.core, lines=count, exact=True, steps=steps)
             cells.append(tuple(own))
         lines.append(tuple(cells))
     starts = tuple(low for low, _ in layer.grid.lanes)
@@ -156,10 +156,9 @@ def bring_operands(
             continue
         if walk.same_pixels(name, node.output) and walk.is_line_layout(name):
             key = regroup_channels(walk, work, name, parts)
-            cols = cell.first, cell.last
-            walk.bring_lines(work, key, rows, p, cols, cell.core, lines=alike, exact=True, steps=steps)
+            walk.bring_lines(work, key, rows, p, cell.cols, cell.core, lines=alike, exact=True, steps=steps)
         elif name in walk.facts.views and name not in walk.layouts:
-            bring_region(walk, work, name, rows[0], parts[p], (cell.first, cell.last), cell.core, times=alike)
+            bring_region(walk, work, name, rows[0], parts[p], cell.cols, cell.core, times=alike)
         elif walk.image(name).pixels == 1:
             bring_pixel(walk, work, name, parts[p], cell)
     if isinstance(node.operator, Map):
@@ -406,9 +405,7 @@ def add_line_node(walk: WorkWalk, node: Node) -> None:
     elementwise = isinstance(node.operator, Map | Requantise | Bound | Lookup)
     lead = lead_operand(walk, node) if elementwise else None
     if lead is None:
-        for name in node.inputs:
-            if name in walk.facts.views and name not in walk.layouts:
-                materialise(walk, name)
+        materialise_views(walk, node.inputs)
         lead = lead_operand(walk, node) if elementwise else None  # a view may be lines now
     if lead is not None:
         add_map(walk, node, lead)

@@ -1,6 +1,6 @@
 """The work of rearrangements: gathers line by line, and views, of which readers gather the regions that they need."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -153,9 +153,7 @@ def bring_region(
                     walk.move_cell(work, name, cell, core, width * both, times)
         return
     node = walk.facts.views[name]
-    for operand in node.inputs:
-        if operand in walk.facts.views and operand not in walk.layouts:
-            materialise(walk, operand)
+    materialise_views(walk, node.inputs)
     gather(walk, work, view_origins(walk, node, line, part, cols), core, times)
 
 
@@ -167,12 +165,17 @@ def view_origins(walk: WorkWalk, node: Node, line: int, part: Range, cols: Range
     return walk.regions[key]
 
 
-def materialise(walk: WorkWalk, name: str) -> None:
+def materialise_views(walk: WorkWalk, names: Iterable[str]) -> None:
+    """Adds the work that makes those of some tensors which are views and not made yet."""
+    for name in names:
+        if name in walk.facts.views and name not in walk.layouts:
+            _materialise(walk, name)
+
+
+def _materialise(walk: WorkWalk, name: str) -> None:
     """Adds the work that makes a view: where the next layer reads it if known, else where its elements are."""
     node, image = walk.facts.views[name], walk.image(name)
-    for operand in node.inputs:
-        if operand in walk.facts.views and operand not in walk.layouts:
-            materialise(walk, operand)
+    materialise_views(walk, node.inputs)
     made = walk.makers[name][0].work if name in walk.makers else walk.start_work(name, 1, walk.needs_all(node))
     if name not in walk.facts.parts:
         _materialise_tiles(walk, made, node)
@@ -186,7 +189,7 @@ def materialise(walk: WorkWalk, name: str) -> None:
             read = tuple(PlacedCell(*cols, core) for cols, core in (reader.cells(image, y) if reader else ()))
             cells = own or read or tuple(_owned_cells(walk, node, y))
             for cell in cells:
-                origins = view_origins(walk, node, y, part, (cell.first, cell.last))
+                origins = view_origins(walk, node, y, part, cell.cols)
                 gather(walk, made, origins, cell.core)
             line.append(cells)
         lines.append(tuple(line))
@@ -273,13 +276,13 @@ def moves_by_line(walk: WorkWalk, node: Node) -> bool:
     """True if a rearrangement of lines has cores of its own, or each of its lines reads few lines of its operands."""
     if node.output not in walk.facts.parts or not all(walk.is_line_layout(name) for name in node.inputs):
         return False
-    return bool(walk.gatherers(node)) or walk.facts.move(node)[1] <= MOST_LINES
+    return bool(walk.gatherers(node)) or walk.facts.move_origins(node)[1] <= MOST_LINES
 
 
 def add_line_move(walk: WorkWalk, node: Node) -> None:
     """Adds a rearrangement line by line, on the cores of the operand that is ready last."""
     image, parts = walk.image(node.output), walk.facts.parts[node.output]
-    lead, places = max(node.inputs, key=walk.lead_order), walk.facts.move(node)[0]
+    lead, places = max(node.inputs, key=walk.lead_order), walk.facts.move_origins(node)[0]
     work = walk.start_work(node.output, image.rows, _move_needs(walk, node, places))
     gatherers = dict(walk.gatherers(node))
     columns = [*gatherers] or _columns(walk, node, lead, places)

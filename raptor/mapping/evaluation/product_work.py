@@ -31,11 +31,17 @@ def add_product(walk: WorkWalk, node: Node, operator: Dot) -> None:
         count = (cols[1] - cols[0]) * width
         work.compute_ns[core] += count * (vector_ns(walk.chip(left), channels, 2) + ISSUE_NS)
         lines[line].append(PlacedCell(*cols, core))
+    _bind_lines(walk, work, node, lines)
+    work.needs += [StepNeed(each, 0, 1, 0) for each in passed]
+
+
+def _bind_lines(walk: WorkWalk, work: NodeWork, node: Node, lines: list[list[PlacedCell]]) -> None:
+    """Records the cells of each line of a product; its work needs the same share of the lines of its operands."""
     parts = walk.facts.parts[node.output]
     cells: list[CellLine] = [tuple(tuple(sorted(line)) for _ in parts) for line in lines]
     walk.layouts[node.output] = layout = CellLayout(walk.image(node.output), parts, tuple(cells))
     work.steps = layout.rounds
-    work.needs = walk.needs_lines(node, work.steps) + [StepNeed(each, 0, 1, 0) for each in passed]
+    work.needs = walk.needs_lines(node, work.steps)
 
 
 def _pass_operand(walk: WorkWalk, node: Node, places: list[tuple[int, Range, int]], chain: int) -> list[NodeWork]:
@@ -82,11 +88,7 @@ def _add_shared(walk: WorkWalk, node: Node, operator: Dot, chosen: SharedDot) ->
             for part, given in next(shares for own, shares in chosen.shares() if own == rows):
                 if given != core:
                     walk.move_cell(work, name, PlacedCell(*cols, given), core, part[1] - part[0], 1.0)
-    parts = walk.facts.parts[name]
-    cells: list[CellLine] = [tuple(tuple(sorted(line)) for _ in parts) for line in lines]
-    walk.layouts[name] = layout = CellLayout(walk.image(name), parts, tuple(cells))
-    work.steps = layout.rounds
-    work.needs = walk.needs_lines(node, work.steps)
+    _bind_lines(walk, work, node, lines)
 
 
 def find_places(walk: WorkWalk, node: Node, operator: Dot) -> list[tuple[int, Range, int]]:
@@ -98,4 +100,4 @@ def find_places(walk: WorkWalk, node: Node, operator: Dot) -> list[tuple[int, Ra
     layout = walk.layouts.get(left)
     if layout is None or layout.whole:
         return [(y, (0, operator.rows), 0) for y in range(operator.batch)]
-    return [(y, (c.first, c.last), max(c.core, 0)) for y in range(operator.batch) for c in layout.line(y)[0]]
+    return [(y, c.cols, max(c.core, 0)) for y in range(operator.batch) for c in layout.line(y)[0]]

@@ -159,8 +159,7 @@ class WorkWalk:
 
     def same_pixels(self, name: str, other: str) -> bool:
         """True if tensor `name` streams and has as many rows and columns as `other`."""
-        a, b = self.image(name), self.image(other)
-        return name in self.facts.parts and (a.rows, a.width) == (b.rows, b.width)
+        return name in self.facts.parts and self.image(name).has_lines_of(self.image(other))
 
     def bind_tiles(self, name: str, cores: list[int]) -> None:
         """Records whole tiles of a tensor: channel range k is on `cores[k]`, or all on the last core of the list."""
@@ -207,7 +206,7 @@ class WorkWalk:
         cells = layout.line(place[0])[part]
         row = ("alone", place[0]) if alone else layout.index(place[0])
         held = self.lines_on[name, row, part, core]
-        there = [*((c.first, c.last) for c in cells if c.core == core), *held]
+        there = [*(c.cols for c in cells if c.core == core), *held]
         if any(cols == have if exact else have[0] <= cols[0] and cols[1] <= have[1] for have in there):
             return
         held.append(cols)

@@ -9,8 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from raptor.common.union_find import DisjointSets
 from raptor.graph.ir import Elementwise, Graph, Indices, Move, Node, Take
 from raptor.graph.rearrangement import MoveOrigins
@@ -19,10 +17,11 @@ from raptor.mapping.knobs import MESSAGE_OVERHEAD_NS
 from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue
 from raptor.mapping.modes.line_plans import estimate_input_readers, split_evenly
 from raptor.mapping.modes.line_streaming import ChannelRanges, Range, takes_short_runs
+from raptor.mapping.modes.operator_cost import copy_lines_ns
 from raptor.mapping.modes.plan_choice import LayerPlan
 from raptor.target.arch import Target
 from raptor.target.tensor_layout import Image
-from raptor.target.timing import ISSUE_NS, global_port_ns, load_ns, message_ns, vector_ns
+from raptor.target.timing import ISSUE_NS, global_port_ns, load_ns, message_ns
 
 
 def group_gathers(graph: Graph, gathers: Mapping[str, Node]) -> dict[str, tuple[Node, ...]]:
@@ -57,7 +56,7 @@ def gather_plans(
     moves = [
         _Lookup(image) if isinstance(node.operator, Take) else _GatheredMove.from_node(node, graph) for node in nodes
     ]
-    for cols in split_evenly((0, image.width), arch.usable_cores):
+    for cols in split_evenly(image.width, arch.usable_cores):
         times = [[move.times_ns(own, arch) for own in cols] for move in moves]
         busiest_ns = max(sum(own_ns for own_ns, _ in of_core) for of_core in zip(*times, strict=True))
         port_ns = sum(port_ns for of_move in times for _, port_ns in of_move)
@@ -109,9 +108,7 @@ class _GatheredMove:
         """
         read = self.places.columns_read(cols)
         sizes = [(high - low) * self.given[t].channels for (t, _), (low, high) in read.items()]
-        moved = self.sources[:, slice(*cols)].reshape(len(self.sources), -1)
-        runs = len(moved) + int(np.count_nonzero(np.diff(moved, axis=1) != 1))
-        copy_ns = runs * (vector_ns(arch, -(-moved.size // runs), 1) + ISSUE_NS)
+        copy_ns = copy_lines_ns(self.sources[:, slice(*cols)].reshape(len(self.sources), -1), arch)
         if self.computed:
             brought_ns = sum(message_ns(arch, size) for size in sizes)
             return copy_ns + brought_ns, brought_ns

@@ -1,6 +1,6 @@
 """Candidate plans of a layer with line unfolding: every grid of cores that holds it, its crossbars and its time."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import product
@@ -19,7 +19,7 @@ from raptor.mapping.knobs import (
 )
 from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue
 from raptor.mapping.modes.integer_costs import with_accumulators
-from raptor.mapping.modes.line_streaming import ChannelRanges, Range, output_ranges
+from raptor.mapping.modes.line_streaming import ChannelRanges, Range, even_ranges, output_ranges
 from raptor.mapping.modes.line_unfolding import (
     BandShape,
     LineBlock,
@@ -82,7 +82,7 @@ def load_plans(
     moved_ns = moved * (message_ns(arch, -(-image.elements // max(1, moved))) + MESSAGE_OVERHEAD_NS)
     first_ns = image.rows * read_ns + moved * flit + after.core_ns(1, 1, widths)
     yield LayerPlan(LineGrid((), (), (), 1, 1, 0, 1), 0, first_ns)
-    for cols in split_evenly((0, image.width), readers):
+    for cols in split_evenly(image.width, readers):
         shares = [(end - begin) * image.channels for begin, end in cols]
         pieces = readers / len(cols) + 1
         message = message_ns(arch, -(-line // readers)) + MESSAGE_OVERHEAD_NS
@@ -105,9 +105,9 @@ def enumerate_plans(
 
     `step_ns`: see `TuningKnobs`.
     """
-    window = operator.window
+    window, unclipped = operator.window, dict[tuple[int, int], _CoreCosts]()
     outs = output_ranges(operator, parts, arch)
-    for cols in split_evenly((0, window.out_dims[-1]), arch.usable_cores):
+    for cols in split_evenly(window.out_dims[-1], arch.usable_cores):
         widest = _widest(cols)
         extras = {
             (len(groups), len(chosen)): _after_ns(after, window, cols, chosen, len(groups))
@@ -120,8 +120,6 @@ def enumerate_plans(
                 r: {c: count_blocks(window, c, most[r], outputs, clipped=clipped) for c in (widest, *segments)}
                 for r in parts
             }
-            if height > 1 and any(len(b) > 1 for found in blocks.values() for b in found.values()):
-                continue
             phases = count_bands(window, height, clipped=clipped)
             shapes = {
                 r: [_count_sizes(phases, _distinct(window, b), once=True) for b in found.values()]
@@ -129,10 +127,13 @@ def enumerate_plans(
             }
             busiest = {r: _SegmentProducts.from_blocks(phases, found[widest]) for r, found in blocks.items()}
             for groups, chosen in _grids(operator, parts, outs):
-                ranges = tuple((g[0][0], g[-1][1]) for g in chosen)
-                extra = extras[len(groups), len(chosen)]
+                ranges, place = tuple((g[0][0], g[-1][1]) for g in chosen), (len(groups), len(chosen))
                 shares = _shares(operator, groups, ranges, outs)
-                costs = [(_Cost(window, arch, phases, ranges, n, extra), group) for group, n in shares]
+                costs = [(_Cost(window, arch, phases, ranges, n, extras[place]), group) for group, n in shares]
+                if not clipped:
+                    unclipped[place] = costs, busiest
+                elif _mvms_ns(costs, busiest) > WORTH_CLIPPING * _mvms_ns(*unclipped[place]):
+                    continue
                 xbars = max(cost.xbars(shapes, group) for cost, group in costs)
                 if xbars <= arch.xbars_per_core:
                     core_ns, products_ns = max(
@@ -143,8 +144,7 @@ def enumerate_plans(
                     # More copies are of no use: a core has at most `rob_size` products under way.
                     copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
                     grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies, clipped)
-                    if not clipped or _saves_products(operator, parts, arch, grid):
-                        yield LayerPlan(grid, xbars, core_ns, products_ns)
+                    yield LayerPlan(grid, xbars, core_ns, products_ns)
 
 
 def cut_into_lanes(window: Window, plans: Iterable[LayerPlan]) -> Iterator[LayerPlan]:
@@ -162,40 +162,16 @@ def _lane_shares(window: Window, height: int, *, clipped: bool) -> tuple[tuple[t
     """Returns ways to cut the output lines into lanes, each with the largest share of the bands that a lane reads."""
     bands = len(cut_bands(window, height, clipped=clipped))
     found: list[tuple[tuple[Range, ...], float]] = []
-    for lanes in split_evenly((0, window.out_lines), MOST_LANES) if bands else ():
+    for lanes in split_evenly(window.out_lines, MOST_LANES) if bands else ():
         if len(lanes) > 1:
             counts = (count_lane_outs(window, height, lane, clipped=clipped) for lane in lanes)
             found.append((lanes, max(int(np.count_nonzero(count)) for count in counts) / bands))
     return tuple(found)
 
 
-def _saves_products(operator: Filter, parts: ChannelRanges, arch: Target, grid: LineGrid) -> bool:
-    """True if a clipped grid takes much less time for products than the same grid without clipping."""
-    plain = replace(grid, clipped=False)
-    return _mvms_ns(operator, parts, arch, grid) <= WORTH_CLIPPING * _mvms_ns(operator, parts, arch, plain)
-
-
-def _mvms_ns(operator: Filter, parts: ChannelRanges, arch: Target, grid: LineGrid) -> float:
-    """Returns the time in ns of all MVMs of a sample on the core of a grid that has most of them."""
-    blocks = _busiest(operator.window, parts, arch, grid)
-    return max(cost.mvms_ns(blocks, group) for cost, group in _costs(operator, arch, grid, 0.0))
-
-
-def _busiest(window: Window, parts: ChannelRanges, arch: Target, grid: LineGrid) -> "dict[Range, _SegmentProducts]":
-    """Returns the products of the widest column segment of a grid, by channel range."""
-    segment, phases = _widest(grid.cols), count_bands(window, grid.height, clipped=grid.clipped)
-    most = {r: min(grid.pixels, pixels_per_block(r, arch.xbar_rows)) for r in parts}
-    found = {r: count_blocks(window, segment, n, grid.outputs, clipped=grid.clipped) for r, n in most.items()}
-    return {r: _SegmentProducts.from_blocks(phases, blocks) for r, blocks in found.items()}
-
-
-def _costs(operator: Filter, arch: Target, grid: LineGrid, extra_ns: float) -> "Iterator[tuple[_Cost, ChannelRanges]]":
-    """Yields, for each different core of a grid, its cost and the input ranges that it multiplies."""
-    parts = tuple(part for group in grid.ins for part in group)
-    outs, window = output_ranges(operator, parts, arch), operator.window
-    phases = count_bands(window, grid.height, clipped=grid.clipped)
-    for group, n in _shares(operator, grid.ins, grid.outs, outs):
-        yield _Cost(window, arch, phases, grid.outs, n, extra_ns), group
+def _mvms_ns(costs: "Sequence[tuple[_Cost, ChannelRanges]]", busiest: "Mapping[Range, _SegmentProducts]") -> float:
+    """Returns the largest time in ns of the MVMs of a core for a sample, as `_CoreCosts` has its arguments."""
+    return max(cost.mvms_ns(busiest, group) for cost, group in costs)
 
 
 def _grids(
@@ -243,7 +219,7 @@ def _after_ns(
 def _styles(
     window: Window, parts: ChannelRanges, cols: tuple[Range, ...], arch: Target
 ) -> Iterator[tuple[int, int, int, bool]]:
-    """Yields (height, pixels, outputs, clipped) of blocks. Clipping is tried for few windows (`WASTEFUL_SHARE`)."""
+    """Yields (height, pixels, outputs, clipped) of blocks; clipped ones last, for few windows (`WASTEFUL_SHARE`)."""
     ways = (False, True) if inside_share(window) < WASTEFUL_SHARE else (False,)
     yield from ((*style, clipped) for style in _shapes(window, parts, cols, arch) for clipped in ways)
 
@@ -340,7 +316,7 @@ class _Cost:
         )
 
     def core_ns(
-        self, products: dict[Range, _SegmentProducts], group: tuple[Range, ...], segment: Range, groups: int
+        self, products: Mapping[Range, _SegmentProducts], group: tuple[Range, ...], segment: Range, groups: int
     ) -> float:
         """Returns the work in ns of a core for a sample: products, reductions, messages and `extra_ns`.
 
@@ -363,7 +339,7 @@ class _Cost:
         added_ns = self.reading * vector_element_ns(with_accumulators(self.arch))
         return sum(count * (self.product_ns(size) + size * added_ns) for size, count in sizes.items())
 
-    def mvms_ns(self, products: dict[Range, _SegmentProducts], group: tuple[Range, ...]) -> float:
+    def mvms_ns(self, products: Mapping[Range, _SegmentProducts], group: tuple[Range, ...]) -> float:
         """Returns the time in ns of the MVMs of a core for a sample. Arguments: see `core_ns`."""
         each = (item for part in group for item in products[part].sizes.items())
         return sum(count * self.product_ns(size) for size, count in each)
@@ -375,6 +351,10 @@ class _Cost:
     def block_ns(self, shapes: list[ProductSizes]) -> float:
         """Returns the time in ns of the longest MVM. `shapes`: matrices of unequal shapes, by column segment."""
         return _mvmul_ns(self.arch, self.matrix_xbars(max((max(sizes, default=0) for sizes in shapes), default=0)) or 1)
+
+
+_CoreCosts = tuple[Sequence[tuple[_Cost, ChannelRanges]], Mapping[Range, _SegmentProducts]]
+"""Each different core of a grid, with its cost and the input ranges that it multiplies; the products of its segment."""
 
 
 @cache
@@ -389,25 +369,13 @@ def _mvmul_ns(arch: Target, xbars: int) -> float:
     return mvmul_ns(arch, xbars)
 
 
-def split_evenly(whole: Range, most: int) -> Iterator[tuple[Range, ...]]:
-    """Yields partitions of a range into at most `most` nearly equal pieces, one for each size of the largest piece."""
-    start, stop = whole
-    known: set[int] = set()
-    for count in range(1, min(most, stop - start) + 1):
-        size = -(-(stop - start) // count)
-        if size not in known:
-            known.add(size)
-            pieces = -(-(stop - start) // size)
-            yield tuple(_even(start, stop, pieces))
-
-
-def _even(start: int, stop: int, pieces: int) -> Iterator[Range]:
-    """Yields ranges of sizes that differ by at most 1."""
-    for i in range(pieces):
-        yield start + (stop - start) * i // pieces, start + (stop - start) * (i + 1) // pieces
+def split_evenly(count: int, most: int) -> Iterator[tuple[Range, ...]]:
+    """Yields partitions of 0 to `count` into at most `most` nearly equal ranges, one for each size of the largest."""
+    sizes = dict.fromkeys(-(-count // pieces) for pieces in range(1, min(most, count) + 1))
+    yield from (even_ranges(count, -(-count // size)) for size in sizes)
 
 
 def _groupings(parts: ChannelRanges) -> Iterator[tuple[tuple[Range, ...], ...]]:
     """Yields partitions of neighbouring parts into groups of nearly equal numbers of parts."""
-    for pieces in split_evenly((0, len(parts)), len(parts)):
+    for pieces in split_evenly(len(parts), len(parts)):
         yield tuple(parts[a:b] for a, b in pieces)

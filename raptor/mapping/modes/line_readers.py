@@ -24,16 +24,11 @@ def find_line_readers(
         passes = isinstance(node.operator, Concat | Elementwise | Rename | ChannelSum)
         if isinstance(node.operator, Filter) and _reads_lines_once(node.operator.window):
             yield node, first
-        elif passes and _has_lines_of(graph, node.output, name):
+        elif passes and graph.tensors[node.output].image.has_lines_of(graph.tensors[name].image):
             joined = isinstance(node.operator, Concat)
             before = node.inputs[: node.inputs.index(name)] if joined else ()
             begin = first + sum(graph.tensors[other].image.channels for other in before)
             yield from find_line_readers(graph, readers, node.output, begin)
-
-
-def _has_lines_of(graph: Graph, one: str, other: str) -> bool:
-    first, second = graph.tensors[one].image, graph.tensors[other].image
-    return (first.rows, first.width) == (second.rows, second.width)
 
 
 def _reads_lines_once(window: object) -> bool:

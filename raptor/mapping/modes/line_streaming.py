@@ -103,7 +103,7 @@ def line_channel_ranges(graph: Graph, arch: Target) -> dict[str, ChannelRanges]:
         if _streams(graph, node.output):
             channels = graph.tensors[node.output].image.channels
             whole = isinstance(node.operator, Dot | Softmax) and node.output not in layers
-            kept = ((0, channels),) if whole else _kept(graph, node, parts, arch)
+            kept = ((0, channels),) if whole else _ranges_of_operands(graph, node, parts, arch)
             parts[node.output] = kept or cut_channels(channels, tile)
     return parts
 
@@ -246,7 +246,9 @@ def fits_rows(parts: ChannelRanges, xbar_rows: int) -> bool:
     return all(stop - start <= xbar_rows for start, stop in parts)
 
 
-def _kept(graph: Graph, node: Node, parts: dict[str, ChannelRanges], arch: Target) -> ChannelRanges | None:
+def _ranges_of_operands(
+    graph: Graph, node: Node, parts: dict[str, ChannelRanges], arch: Target
+) -> ChannelRanges | None:
     """Returns the channel ranges of the result that operator and operands determine, else None.
 
     A node that keeps the channels in place keeps the ranges of its operand.
@@ -254,16 +256,20 @@ def _kept(graph: Graph, node: Node, parts: dict[str, ChannelRanges], arch: Targe
     if isinstance(node.operator, Filter) and node.inputs[0] in parts:
         return output_ranges(node.operator, parts[node.inputs[0]], layer_target(graph, node, arch))
     if isinstance(node.operator, Concat) and all(name in parts for name in node.inputs):
-        return _joined([parts[name] for name in node.inputs])
+        return _concatenated_ranges([parts[name] for name in node.inputs])
     if isinstance(node.operator, Move) and all(name in parts for name in node.inputs):
-        return None if is_token_layout(graph.tensors[node.output].image) else _picked(graph, node, node.operator, parts)
+        return (
+            None
+            if is_token_layout(graph.tensors[node.output].image)
+            else _ranges_of_move(graph, node, node.operator, parts)
+        )
     if isinstance(node.operator, ChannelSum | Elementwise | Pool | Rename | Stencil):
         same = (n for n in node.inputs if n in parts and keeps_channels(graph, n, node.output))
         return next((parts[name] for name in same), None)
     return None
 
 
-def _picked(graph: Graph, node: Node, operator: Move, parts: dict[str, ChannelRanges]) -> ChannelRanges | None:
+def _ranges_of_move(graph: Graph, node: Node, operator: Move, parts: dict[str, ChannelRanges]) -> ChannelRanges | None:
     """Returns the channel ranges of a `Move` that takes whole channel ranges of its operands in order; None for others.
 
     A channel that is broadcast to all channels, such as a mean, is one move, not a range for each channel.
@@ -297,7 +303,7 @@ def keeps_channels(graph: Graph, before: str, after: str) -> bool:
     return graph.tensors[before].image.channels == graph.tensors[after].image.channels
 
 
-def _joined(parts: list[ChannelRanges]) -> ChannelRanges:
+def _concatenated_ranges(parts: list[ChannelRanges]) -> ChannelRanges:
     """Returns the ranges of operands that are concatenated along the channels."""
     bases = accumulate((p[-1][1] for p in parts), initial=0)
     return tuple((base + a, base + b) for base, ranges in zip(bases, parts, strict=False) for a, b in ranges)

@@ -9,6 +9,7 @@ from raptor.graph.ir import (
     ChannelSum,
     Filter,
     Graph,
+    Indices,
     Lookup,
     Map,
     Move,
@@ -60,7 +61,10 @@ def _passes(operator: Operator) -> float:
 def copies_ns(graph: Graph, node: Node, arch: Target) -> float:
     """Returns the time in ns of the copies that put together the lines of a moved tensor, run by run."""
     assert isinstance(node.operator, Move)
-    image = graph.tensors[node.output].image
-    moved = node.operator.sources.reshape(image.rows, -1)
-    runs = len(moved) + int(np.count_nonzero(np.diff(moved, axis=1) != 1))
-    return runs * (vector_ns(arch, -(-moved.size // runs), 1) + ISSUE_NS)
+    return copy_lines_ns(node.operator.sources.reshape(graph.tensors[node.output].image.rows, -1), arch)
+
+
+def copy_lines_ns(sources: Indices, arch: Target) -> float:
+    """Returns the time in ns of the copies of the runs of neighbouring elements. `sources`: [lines, elements]."""
+    runs = len(sources) + int(np.count_nonzero(np.diff(sources, axis=1) != 1))
+    return runs * (vector_ns(arch, -(-sources.size // runs), 1) + ISSUE_NS)

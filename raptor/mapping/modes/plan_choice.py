@@ -27,6 +27,10 @@ class LayerPlan:
         """Returns a plan with another grid, and `factor` times all work."""
         return LayerPlan(grid, self.xbars, factor * self.core_ns, factor * self.products_ns)
 
+    def with_one_copy(self) -> "LayerPlan":
+        """Returns the plan with one copy of each matrix."""
+        return replace(self, grid=replace(self.grid, copies=1))
+
     def weighted(self, products: float, correction: float = 1.0) -> "LayerPlan":
         """Returns the plan with `products` times the work of MVMs, and then `correction` times all work."""
         if products == correction == 1:
@@ -54,5 +58,4 @@ def pareto_front(plans: Iterable[LayerPlan]) -> list[LayerPlan]:
 
 def front_within(plans: Iterable[LayerPlan], xbars: int) -> list[LayerPlan]:
     """Returns the Pareto front of plans that need at most `xbars` crossbars of a core, with one copy of each matrix."""
-    front = pareto_front(plan for plan in plans if plan.xbars <= xbars)
-    return [replace(plan, grid=replace(plan.grid, copies=1)) for plan in front]
+    return [plan.with_one_copy() for plan in pareto_front(plan for plan in plans if plan.xbars <= xbars)]

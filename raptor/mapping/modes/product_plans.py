@@ -36,7 +36,7 @@ class ProductUnit:
         """True if the work takes longer than the messages of the first operand, which else stays where it is."""
         return self.line_ns > self.first_ns
 
-    def options(self, name: str, cores: int, correction: float) -> Iterator[CoreOption]:
+    def core_options(self, name: str, cores: int, correction: float) -> Iterator[CoreOption]:
         """Yields the Pareto front of grids on at most `cores` cores, from few to many.
 
         `name`: of the first product. `correction`: factor on all times.

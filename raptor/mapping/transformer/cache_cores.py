@@ -25,6 +25,7 @@ from raptor.mapping.decision import (
     LineFlow,
     Matrix,
     SharedDot,
+    count_matrix_crossbars,
     record_cores,
 )
 from raptor.mapping.modes.dense_unfolding import spread_matrices, summing_cores, unfold_dense
@@ -175,7 +176,7 @@ def _share_layers(graph: Graph, decision: Decision, arch: Target, chains: _Chain
     held = Counter[int]()
     for layer in others.values():
         if isinstance(layer, KernelUnfolding | FullyConnected):
-            held.update(_held(layer.matrices, layer.cores[: len(layer.matrices)]))
+            held.update(count_matrix_crossbars(layer.matrices, layer.cores[: len(layer.matrices)]))
         elif record_cores(layer):
             return None
     return share_layers(graph, keys, held, arch, decision.tile)
@@ -264,7 +265,7 @@ def _spread_layers(decision: Decision, arch: Target, chains: _Chains, cuts: _Cut
             if not own:
                 return dict(decision.layers)
             layers[key], start = FullyConnected(matrices, own), own[-1] + 1
-            held.update(_held(matrices, own))
+            held.update(count_matrix_crossbars(matrices, own))
         before, end = start, max(end, start)
     return layers if max(held.values(), default=0) <= arch.xbars_per_core else dict(decision.layers)
 
@@ -272,14 +273,6 @@ def _spread_layers(decision: Decision, arch: Target, chains: _Chains, cuts: _Cut
 def _most(matrices: Sequence[Matrix], most: int, arch: Target) -> int:
     """Returns the number of cores that a layer may have: as many at least as its matrices fill."""
     return max(most, -(-sum(matrix.xbars for matrix in matrices) // arch.xbars_per_core))
-
-
-def _held(matrices: tuple[Matrix, ...], cores: tuple[int, ...]) -> Counter[int]:
-    """Returns the crossbars of each core."""
-    held = Counter[int]()
-    for matrix, core in zip(matrices, cores, strict=True):
-        held[core] += matrix.xbars
-    return held
 
 
 def _find_attentions(graph: Graph, arch: Target) -> list[_Attention]:

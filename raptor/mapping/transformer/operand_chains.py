@@ -35,5 +35,4 @@ def chain_products(graph: Graph, decision: Decision, length: int) -> Decision:
 def _stays_in_place(graph: Graph, node: Node) -> bool:
     """Checks whether a node computes each pixel of its result on the core of that pixel of its first operand."""
     first, made = (graph.tensors[name].image for name in (node.inputs[0], node.output))
-    same = (first.rows, first.width) == (made.rows, made.width)
-    return same and isinstance(node.operator, Dot | Elementwise | Softmax | Rename)
+    return first.has_lines_of(made) and isinstance(node.operator, Dot | Elementwise | Softmax | Rename)

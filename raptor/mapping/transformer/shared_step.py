@@ -5,13 +5,12 @@ It multiplies in the time of a few products then: groups of rows multiply at the
 a tree; a core has few matrices, each as wide as its group of columns. Inputs are passed on from core to core.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from raptor.graph.ir import Filter, Graph
 from raptor.graph.layers import find_filters, find_layer_nodes, layer_target
-from raptor.mapping.decision import FullyConnected, Matrix
+from raptor.mapping.decision import FullyConnected, Matrix, count_matrix_crossbars
 from raptor.mapping.modes.dense_unfolding import unfold_dense
 from raptor.mapping.modes.integer_costs import with_accumulators
 from raptor.target.arch import Target
@@ -83,8 +82,8 @@ def share_layers(
         if record is None:
             return None
         found[layer.key] = record
-        for matrix, core in zip(record.matrices, record.cores, strict=True):
-            free[core] -= matrix.xbars
+        for core, xbars in count_matrix_crossbars(record.matrices, record.cores).items():
+            free[core] -= xbars
     return found
 
 
@@ -93,9 +92,8 @@ def _fitting(layer: _StepLayer, free: Mapping[int, int]) -> Iterator[FullyConnec
     order = sorted(free, key=lambda core: (-free[core], core))
     for _, _, groups, width in sorted(layer.grids(len(order))):
         matrices = tuple(unfold_dense(layer.operator, layer.arch, layer.tile, width))
-        places, needed = _grid_places(matrices, groups), Counter[int]()
-        for matrix, place in zip(matrices, places, strict=True):
-            needed[place] += matrix.xbars
+        places = _grid_places(matrices, groups)
+        needed = count_matrix_crossbars(matrices, places)
         if max(places) < len(order) and all(count <= free[order[place]] for place, count in needed.items()):
             yield FullyConnected(matrices, tuple(order[place] for place in places), trees=True)
 

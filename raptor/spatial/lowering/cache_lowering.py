@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from raptor.graph.ir import Dot, Move, Node
+from raptor.graph.ir import Dot, Node
 from raptor.mapping.decision import SharedDot
 from raptor.mapping.modes.line_streaming import Range
 from raptor.spatial.compute_op import Compute
@@ -121,19 +121,6 @@ class CacheLowering(TokenLowering):
                 before, stem = held[order[k - (1 << (k.bit_length() - 1))]], f"{cell.tile.name}.to.{node.output}"
                 held[core] = self.copied_tile(node, before, f"{stem}@{core}", y, core)
             yield cell.cols, held
-
-    def views_one_line(self, name: str, y: int) -> bool:
-        """True if a line of a view is made of one line of one tensor."""
-        node, image, first = self.views[name], self.image(name), 0
-        assert isinstance(node.operator, Move), "views are moves"
-        read = node.operator.sources.reshape(image.rows, -1)[y]
-        for operand in node.inputs:
-            given = self.image(operand)
-            own = (read >= first) & (read < first + given.elements)
-            if own.any():
-                return bool(own.all()) and len(np.unique((read - first) // (given.width * given.channels))) == 1
-            first += given.elements
-        return False
 
     def collect(
         self, node: Node, place: tuple[int, Range], shared: "Sequence[_SharedPart]", core: int, made: MadeCells

@@ -216,8 +216,8 @@ class LineLowering(StreamedLines):
 
     def same_pixels(self, name: str, other: str) -> bool:
         """True if tensor `name` is streamed and has as many rows and columns as `other`."""
-        a, b = (self.graph.tensors[n].image for n in (name, other))
-        return name in self.parts_of and (a.rows, a.width) == (b.rows, b.width)
+        images = self.graph.tensors
+        return name in self.parts_of and images[name].image.has_lines_of(images[other].image)
 
     def operand(
         self, node: Node, name: str, y: int, p: int, cell: LineCell, core: int | None, parts: ChannelRanges
@@ -241,7 +241,7 @@ class LineLowering(StreamedLines):
         if tile.name not in self.residency.homes:
             sources = [w for w in whole if ranges_overlap(w.region.channels, part)]
             runs = [runs_out_of_tile(i, 0, w, part, 1) for i, w in enumerate(sources)]
-            self.move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs))
+            self.emit_move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs))
         return tile
 
     def pools_lines(self, node: Node, window: Window) -> bool:

@@ -181,10 +181,10 @@ class StreamedLines(TileLowering):
         runs = [
             runs_into_tile(i, y, part, cell, region.channels, image.width) for i, (y, part, cell) in enumerate(cells)
         ]
-        self.move(name, tile, tuple(c.tile for *_, c in cells), np.concatenate(runs))
+        self.emit_move(name, tile, tuple(c.tile for *_, c in cells), np.concatenate(runs))
         return tile
 
-    def move(
+    def emit_move(
         self, name: str, tile: Tile, sources: tuple[Tile, ...], runs: Ints, core: int | None = None, at: float = 1.0
     ) -> None:
         """Emits a `Move` into `tile`, which is a part of tensor `name`. core, at: core and position, see `emit`."""
@@ -210,7 +210,7 @@ class StreamedLines(TileLowering):
                 tile = Tile(stem, 1, image.width, part[1] - part[0], self.element(name))
                 sources = [w for w in whole if ranges_overlap(w.region.channels, part)]
                 runs = [runs_out_of_tile(i, y, w, part, image.width) for i, w in enumerate(sources)]
-                self.move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs))
+                self.emit_move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs))
                 line.append((LineCell(cols, tile),))
             lines.append(tuple(line))
         return CellGrid(parts, tuple(lines))
@@ -240,7 +240,7 @@ class StreamedLines(TileLowering):
                     tile = Tile(cell_name(grid, y, p, cols), 1, width, part[1] - part[0], self.element(name))
                     sources = [w for w in row if ranges_overlap(w.region.channels, part)]
                     runs = [runs_out_of_tile(i, 0, w, part, width) for i, w in enumerate(sources)]
-                    self.move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs), core, at)
+                    self.emit_move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs), core, at)
                     made.setdefault((y, p), []).append(LineCell(cols, tile))
         return CellGrid.from_cells(parts, len(held.lines), made)
 
@@ -252,7 +252,7 @@ class StreamedLines(TileLowering):
         With `exact`, the cell contains no other pixels.
         """
         place = (name, y, p, core)
-        cell = self.residency.find(place, self.grid(name).lines[y][p], cols, exact=exact)
+        cell = self.residency.find_cell(place, self.grid(name).lines[y][p], cols, exact=exact)
         return cell or self.residency.record_copy(
             place, LineCell(cols, self.band_on(node, name, (y, y + 1), p, cols, core))
         )

@@ -85,7 +85,7 @@ class TileResidency:
         for op in compute.body:
             self.homes[op.result.name] = core
 
-    def find(self, place: LineOnCore, line: Sequence[LineCell], cols: Range, *, exact: bool) -> LineCell | None:
+    def find_cell(self, place: LineOnCore, line: Sequence[LineCell], cols: Range, *, exact: bool) -> LineCell | None:
         """Returns a cell on the core of `place` that contains pixels `cols`, or None.
 
         It is a cell of `line` or a copy. With `exact`, the cell contains no other pixels.

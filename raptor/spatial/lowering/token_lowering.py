@@ -320,7 +320,7 @@ class TokenLowering(LineLowering):
             return self.line_on(node, name, y, p, cols, core), 0
         sliced = f"{name}.{channels[0]}-{channels[1]}"
         place = (sliced, y, p, core)
-        copied = self.residency.find(place, (), cols, exact=False)
+        copied = self.residency.find_cell(place, (), cols, exact=False)
         if copied is None:
             copied = self.residency.record_copy(
                 place, LineCell(cols, self.assembled(node, sliced, (y, p), channels, own, cols, core))

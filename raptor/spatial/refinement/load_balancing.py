@@ -116,10 +116,10 @@ class _Moves:
 
     def choices(self, before: _LoadState) -> tuple[_LoadState, ...]:
         """Returns the states without moves, with the longest occupancy as the limit, and with the least limit."""
-        longest = self.all(before, before.longest_ns)
-        return before, longest, self.least(before, longest)
+        longest = self.move_all(before, before.longest_ns)
+        return before, longest, self.with_least_limit(before, longest)
 
-    def least(self, before: _LoadState, longest: _LoadState) -> _LoadState:
+    def with_least_limit(self, before: _LoadState, longest: _LoadState) -> _LoadState:
         """Searches for the smallest occupancy limit that does not raise the load of the busiest core.
 
         longest: the state with the largest limit.
@@ -127,21 +127,21 @@ class _Moves:
         low_ns, high_ns, found = 0.0, before.longest_ns, longest
         for _ in range(_HALVINGS):
             limit_ns = (low_ns + high_ns) / 2
-            tried = self.all(before, limit_ns)
+            tried = self.move_all(before, limit_ns)
             if tried.busiest_ns <= found.busiest_ns:
                 found, high_ns = tried, limit_ns
             else:
                 low_ns = limit_ns
         return found
 
-    def all(self, before: _LoadState, limit_ns: float) -> _LoadState:
+    def move_all(self, before: _LoadState, limit_ns: float) -> _LoadState:
         """Moves computes until no move lowers the load of the busiest core, or that load is at most `enough_ns`."""
         state = before.copy()
-        while state.busiest_ns > self.enough_ns and self.move(state, limit_ns):
+        while state.busiest_ns > self.enough_ns and self.make_best_move(state, limit_ns):
             pass
         return state
 
-    def move(self, state: _LoadState, limit_ns: float) -> bool:
+    def make_best_move(self, state: _LoadState, limit_ns: float) -> bool:
         """Makes the move that relieves the busiest core most, in place; returns False if none does.
 
         The compute goes to the least loaded core of the chip that it would not occupy for more than `limit_ns`.

@@ -72,18 +72,18 @@ def _relays_by(partition: Partition, idle: Sequence[int], beside: bool, arch: Ta
 
     beside: whether work stays beside its operands (`AlapSchedule.beside_operands`).
     """
-    times = _times(partition, beside, arch)
+    times = _alap_times(partition, beside, arch)
     span_ns = times.longest_occupancy_ns()
     if span_ns < RELAY_GAIN * times.busiest_ns:
         return None
     near = move_to_first_readers(partition, times)
     if near:
-        times = _times(move_computes(partition, near), beside, arch)
+        times = _alap_times(move_computes(partition, near), beside, arch)
     slots, reached_ns = _best_slots(times, len(idle), arch)
     return _FoundRelays(near, slots, times.waiting_tiles(), reached_ns) if span_ns >= RELAY_GAIN * reached_ns else None
 
 
-def _times(partition: Partition, beside: bool, arch: Target) -> AlapSchedule:
+def _alap_times(partition: Partition, beside: bool, arch: Target) -> AlapSchedule:
     times = AlapSchedule.from_partition(partition, chip_patience_ns(arch), arch)
     return times.beside_operands() if beside else times
 

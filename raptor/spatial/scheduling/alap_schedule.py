@@ -54,7 +54,7 @@ class AlapSchedule:
     def from_partition(cls, partition: Partition, patience_ns: float, arch: Target) -> "AlapSchedule":
         """Schedules one sample forwards, then moves all steps as late as possible."""
         problem = _problem(partition, arch)
-        work = problem.work()
+        work = problem.sample_work()
         order, early_ns = schedule_early(work, patience_ns)
         at_ns = latest_starts(work, order, early_ns)
         return cls(problem, work, order, at_ns, at_ns + work.occupied_ns)
@@ -152,7 +152,7 @@ def start_where_operands_are(work: "SampleWork", order: Ints, at_ns: Floats) -> 
 
 def partition_work(partition: Partition, arch: Target) -> "SampleWork":
     """Returns all steps of a sample, for the list scheduler."""
-    return _problem(partition, arch).work()
+    return _problem(partition, arch).sample_work()
 
 
 def _problem(partition: Partition, arch: Target) -> ScheduleProblem:

@@ -58,11 +58,11 @@ def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
     for together in _together(placed, flow):
         problem = ScheduleProblem.from_graph(arch, placed, together)
         if flow.stages is None:
-            local = problem.finished(named_order(problem.work(), name))
+            local = problem.finished(named_order(problem.sample_work(), name))
         else:
             inside = StepOrder(flow.stages.patience_ns, flow.stages.sample)
             split = StageOrder(flow.stages.interval_ns, inside, flow.stages.method)
-            local, stage = named_stages(problem.work(), name, problem.stage_rules(), split)
+            local, stage = named_stages(problem.sample_work(), name, problem.stage_rules(), split)
             if (most := int(stage.max()) + 1) > MOST_STAGES:
                 more = f"{most} stages, more than {MOST_STAGES}; a longer interval has fewer"
                 raise UserError(f"decision.flow.stages: {more}")
@@ -161,7 +161,7 @@ class ScheduleProblem:
         taken = self.needs.taken
         return (taken >= 0) & ~self.needs.transfers & np.isin(taken, self.resident)
 
-    def work(self) -> "SampleWork":
+    def sample_work(self) -> "SampleWork":
         """Returns all steps as columns for the list scheduler."""
         from raptor.mapping.scheduling.schedule_kernel import SampleWork  # compiled code is loaded only where it runs
 
@@ -188,7 +188,7 @@ class ScheduleProblem:
 
     def finished(self, order: "Ints") -> "Ints":
         """Returns an order of all steps, in which the moves of a decoder's states are where their cores wait."""
-        return delay_moves(self.work(), self.moves_state, order) if self.is_decoder else order
+        return delay_moves(self.sample_work(), self.moves_state, order) if self.is_decoder else order
 
     @property
     def moves_state(self) -> npt.NDArray[np.bool_]:

@@ -53,7 +53,7 @@ class PixelOrigins:
                         read.add(tile.name)
                 elif isinstance(op, Move):
                     copies.moves[op.result.name] = op
-        copies.trace(np.array(runs, np.int64).reshape(-1, 5))
+        copies.follow_copies(np.array(runs, np.int64).reshape(-1, 5))
         return copies
 
     def add(self, tile: Tile) -> int:
@@ -67,7 +67,7 @@ class PixelOrigins:
         """Returns the tile that contains a pixel."""
         return self.tiles[int(self.owner[pixel])]
 
-    def trace(self, runs: Ints) -> None:
+    def follow_copies(self, runs: Ints) -> None:
         """Computes `first`, `owner` and `origin`.
 
         runs: [copies, 5], rows (result, first element in it, source, first element in it, number of elements).
@@ -121,7 +121,7 @@ class TensorPixels:
         for part in (*self.tensor.parts, *self.tensor.whole):
             self.held.setdefault(part.tile.name, []).append(part.region)
 
-    def find(self, pixels: Ints, channels: Ints, ranges: list[Range]) -> tuple[Ints, Ints]:
+    def find_places(self, pixels: Ints, channels: Ints, ranges: list[Range]) -> tuple[Ints, Ints]:
         """Returns row and column in the tensor of pixels of `copies`, read as channels `ranges[channels]`.
 
         Raises `VerifyError` if a pixel is not copied exactly once, or does not hold these channels of the tensor.

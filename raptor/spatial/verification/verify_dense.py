@@ -143,7 +143,7 @@ class _DenseLayerCheck:
             number = np.full(len(channels), len(self.matrices))
             terms.append(np.stack([target + channels - matrix.cols[0], number, channels], axis=1))
             self.matrices.append(matrix)
-        return _joined(terms)
+        return _concatenate_terms(terms)
 
     def terms_of(self, tile: Tile) -> Ints:
         """Returns the terms of a tile that is computed or copied."""
@@ -158,9 +158,9 @@ class _DenseLayerCheck:
             return self.products(op, compute)
         if isinstance(op, Overlap):
             runs: list[list[int]] = op.runs.tolist()
-            return _joined([_moved(self.terms_of(op.sources[s]), at, first, n) for at, s, first, n in runs])
+            return _concatenate_terms([_moved(self.terms_of(op.sources[s]), at, first, n) for at, s, first, n in runs])
         copied = self.copies.copied.get(tile.name, ())
-        return _joined([_moved(self.terms_of(c.source), c.at, c.first, c.elements) for c in copied])
+        return _concatenate_terms([_moved(self.terms_of(c.source), c.at, c.first, c.elements) for c in copied])
 
     def check_part(self, part: TensorPart) -> None:
         """Checks that each channel of a tile adds each input of each kernel position once."""
@@ -206,7 +206,7 @@ def _moved(terms: Ints, at: int, first: int, elements: int) -> Ints:
     return terms[low:high] + np.array([at - first, 0, 0])
 
 
-def _joined(terms: list[Ints]) -> Ints:
+def _concatenate_terms(terms: list[Ints]) -> Ints:
     """Concatenates terms, sorted by element."""
     table = np.concatenate([np.zeros((0, 3), np.int64), *terms])
     return table[np.argsort(table[:, 0], kind="stable")]

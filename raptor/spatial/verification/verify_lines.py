@@ -127,7 +127,7 @@ class _Flat:
         return np.array(self.values, np.int64)[np.array(self.first, np.int64)[which] + index]
 
 
-def _joined(tables: list[Ints]) -> tuple[Ints, Ints]:
+def _concatenate_tables(tables: list[Ints]) -> tuple[Ints, Ints]:
     """Concatenates tables of four columns. Returns the number of the table of each row, and the joined table."""
     lengths = [len(table) for table in tables]
     return np.repeat(np.arange(len(tables)), lengths), np.concatenate([np.zeros((0, 4), np.int64), *tables])
@@ -224,7 +224,7 @@ class _LineLayerCheck:
         lines, pixels, right = (column[matrix] for column in self.matrices.block)
         at = copies.first[tile] + element // channels
         k, i = concatenate_ranges(lines * pixels)
-        rows, cols = self.places.find(at[i] + k, self.matrices.ins[matrix[i]], self.matrices.ranges)
+        rows, cols = self.places.find_places(at[i] + k, self.matrices.ins[matrix[i]], self.matrices.ranges)
         row, col = rows[k == 0], cols[k == 0]
         line, pixel = np.divmod(k, pixels[i])
         bad = np.zeros(len(start), np.bool_)
@@ -272,7 +272,7 @@ class _LineLayerCheck:
                 matrices.add(numbers)
                 tiles.add([self.places.copies.number[t.name] for t in op.lines])
                 ops.append(op)
-        i, table = _joined([op.products for op in ops])
+        i, table = _concatenate_tables([op.products for op in ops])
         sizes = np.array([op.result.elements for op in ops], np.int64)
         bases = np.cumsum(sizes) - sizes
         self.bases = {op.result.name: base for op, base in zip(ops, bases.tolist(), strict=True)}
@@ -332,7 +332,7 @@ class _LineLayerCheck:
         sources = _Flat()
         for op in sums:
             sources.add([self.bases.get(t.name, -1) for t in op.sources])
-        i, table = _joined([op.runs for op in sums])
+        i, table = _concatenate_tables([op.runs for op in sums])
         target, source, first, elements = table.T
         base = sources.look_up(i, source)
         runs = np.stack([i, target, base + first, elements], axis=1)[base >= 0]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from raptor.graph.ir import Dot, Graph, Indices, Move, Node, Rename, Tensor
+from raptor.graph.ir import Dot, Graph, Indices, Move, Node, Rename, Tensor, unused_name
 from raptor.graph.streaming_layout import drop_unused_moves
 from raptor.target.tensor_layout import Image
 
@@ -64,7 +64,7 @@ def _grouped(graph: Graph, node: Node, found: _Repeated, tensors: dict[str, Tens
     grouped = Dot(groups, rows, operator.cols)
 
     def named(given: Tensor, end: str, pixels: int = rows) -> str:
-        channels, name = given.image.channels, f"{node.output}.{end}"
+        channels, name = given.image.channels, unused_name(f"{node.output}.{end}", tensors)
         first = given.image.channel_axis == 1
         shape = (groups, channels, pixels) if first else (groups, pixels, channels)
         tensors[name] = replace(given, name=name, shape=shape, image=Image(shape, 1 if first else 2), in_model=False)

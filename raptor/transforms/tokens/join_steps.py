@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from raptor.graph.ir import Filter, Graph, Indices, Move, Node, Tensor
+from raptor.graph.ir import Filter, Graph, Indices, Move, Node, Tensor, unused_name
 from raptor.graph.layers import find_filters
 from raptor.graph.streaming_layout import drop_unused_moves
 from raptor.graph.window import Window
@@ -44,23 +44,20 @@ def join_steps(graph: Graph, rewrites: RewriteChoice) -> Graph:
     if not at:
         return graph
     gone = {layer.output for steps in at.values() for layer in steps.layers}
-    tensors, nodes = dict(graph.tensors), list[Node]()
+    tensors, nodes, own_result = dict(graph.tensors), list[Node](), dict[str, str]()
     for node in graph.nodes:
         if node.output in at:
-            nodes += at[node.output].joined(tensors)
+            # The result of the first layer gets another name: that of all of them is called as it was.
+            own_result[node.output] = unused_name(f"{node.output}.first", tensors)
+            nodes += at[node.output].joined(tensors, own_result[node.output])
         elif node.output not in gone:
-            nodes.append(replace(node, inputs=tuple(_own_result(n) if n in at else n for n in node.inputs)))
+            nodes.append(replace(node, inputs=tuple(own_result.get(n, n) for n in node.inputs)))
     return drop_unused_moves(replace(graph, tensors=tensors, nodes=tuple(nodes)))
 
 
 def _named(joined: Mapping[str, JoinedLayer]) -> set[str]:
     """Returns the keys of joined layers and of those that compute them."""
     return {*joined, *(record.layer for record in joined.values())}
-
-
-def _own_result(name: str) -> str:
-    """Returns the name of the result of the first of joined layers; that of all of them is called as it was."""
-    return f"{name}.first"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,20 +72,23 @@ class _Steps:
     sources: tuple[str, ...]
     taken: Indices
 
-    def joined(self, tensors: dict[str, Tensor]) -> Iterator[Node]:
-        """Yields a move of all inputs to tokens, the layer of these, and its tokens as the results; adds tensors."""
+    def joined(self, tensors: dict[str, Tensor], own_result: str) -> Iterator[Node]:
+        """Yields a move of all inputs to tokens, the layer of these, and its tokens as the results; adds tensors.
+
+        own_result: name for the result of the first layer.
+        """
         first = self.layers[0]
         assert isinstance(first.operator, Filter)
         read, made = tensors[first.inputs[0]], tensors[first.output]
-        tokens, window = f"{first.output}.tokens", Window.pointwise((len(self.layers),))
-        tensors[_own_result(first.output)] = replace(made, name=_own_result(first.output))
+        tokens, window = unused_name(f"{first.output}.tokens", tensors), Window.pointwise((len(self.layers),))
+        tensors[own_result] = replace(made, name=own_result)
         tensors[tokens] = self.of_tokens(read, tokens)
         tensors[first.output] = self.of_tokens(made, first.output)
         yield Node(first.name, first.op_type, Move(self.taken), self.sources, tokens)
         yield replace(first, operator=replace(first.operator, window=window), inputs=(tokens,))
         outs = made.image.channels
         for number, node in enumerate(self.layers):
-            result = node.output if number else _own_result(node.output)
+            result = node.output if number else own_result
             taken = np.arange(number * outs, (number + 1) * outs).reshape(1, outs)
             yield replace(node, operator=Move(taken), inputs=(first.output,), output=result)
 

@@ -25,13 +25,13 @@ def sink_transposes(graph: Graph) -> Graph:
     while early := dict(_late_functions(graph)):
         tensors, nodes = dict(graph.tensors), list[Node]()
         for node in graph.nodes:
-            nodes += _swapped(node, *early[node.output], tensors) if node.output in early else (node,)
+            nodes += _function_before_move(node, *early[node.output], tensors) if node.output in early else (node,)
         made = {node.output: node for node in nodes if node.output in early}
-        graph = drop_unused_moves(replace(graph, nodes=tuple(_joined(n, made) for n in nodes), tensors=tensors))
+        graph = drop_unused_moves(replace(graph, nodes=tuple(_join_moves(n, made) for n in nodes), tensors=tensors))
     return graph
 
 
-def _joined(node: Node, made: Mapping[str, Node]) -> Node:
+def _join_moves(node: Node, made: Mapping[str, Node]) -> Node:
     """Joins a move with the move that makes its operand, if that is in `made`; returns other nodes as they are."""
     before = made.get(node.inputs[0]) if len(node.inputs) == 1 else None
     if before is None or not isinstance(node.operator, Move) or not isinstance(before.operator, Move):
@@ -53,7 +53,7 @@ def _late_functions(graph: Graph) -> Iterator[tuple[str, tuple[Node, Move]]]:
     for node in graph.nodes:
         if node.output not in multiplied or not _is_uniform(node):
             continue
-        moved = _turned(node.inputs[0], graph, made)
+        moved = _find_turning_move(node.inputs[0], graph, made)
         if moved is not None:
             yield node.output, moved
 
@@ -70,7 +70,7 @@ def _only_multiplied(graph: Graph) -> set[str]:
     return found - others
 
 
-def _turned(name: str, graph: Graph, made: Mapping[str, Node]) -> tuple[Node, Move] | None:
+def _find_turning_move(name: str, graph: Graph, made: Mapping[str, Node]) -> tuple[Node, Move] | None:
     """Returns the moves and renames between tokens and a tensor that cannot stream, as one node and its operator.
 
     The node reads the tokens, or an image of which some channels are moved. None for other tensors. `made`: the node
@@ -83,7 +83,7 @@ def _turned(name: str, graph: Graph, made: Mapping[str, Node]) -> tuple[Node, Mo
     move = node.operator if isinstance(node.operator, Move) else move_in_place(given[0])
     if _turns(move, given, graph.tensors[name].image):
         return node, move
-    before = _turned(node.inputs[0], graph, made) if len(given) == 1 else None
+    before = _find_turning_move(node.inputs[0], graph, made) if len(given) == 1 else None
     if before is None:
         return None
     return replace(node, inputs=before[0].inputs), _composed(move, before[1])
@@ -118,7 +118,7 @@ def _taken(sources: Indices, given: Image) -> Indices | None:
     return channels if same and elements.size == len(channels) * given.pixels else None
 
 
-def _swapped(node: Node, move: Node, moved: Move, tensors: dict[str, Tensor]) -> Iterator[Node]:
+def _function_before_move(node: Node, move: Node, moved: Move, tensors: dict[str, Tensor]) -> Iterator[Node]:
     """Yields the nodes that compute a function before a move: the tokens that are moved, their function, the move.
 
     If the move takes the same channels of all tokens, the function is computed on these channels. Otherwise it is

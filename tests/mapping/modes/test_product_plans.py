@@ -51,7 +51,7 @@ def test_a_product_of_results_of_another_runs_on_its_cores(done: Passes) -> None
 
 def test_more_cores_take_less_time() -> None:
     unit = ProductUnit(lines=3, pixels=8, first_ns=0.0, line_ns=800.0, bringing_ns=10.0)
-    front = [*unit.options("scores", 20, correction=2.0)]
+    front = [*unit.core_options("scores", 20, correction=2.0)]
     assert [option.cores for option in front] == sorted({option.cores for option in front})
     assert [option.core_ns for option in front] == sorted({option.core_ns for option in front}, reverse=True)
     assert front[0].core_ns == 2 * 3 * (800 + 10)

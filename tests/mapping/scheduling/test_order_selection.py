@@ -40,7 +40,7 @@ def done() -> Passes:
 
 def named(done: Passes, aim: OrderObjective) -> tuple[list[int], StepOrder]:
     """The order that is chosen by an aim, and its name."""
-    work = ScheduleProblem.from_graph(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
+    work = ScheduleProblem.from_graph(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).sample_work()
     best = choose_step_order(work, StepOrder(chip_patience_ns(done.arch), 0), aim)
     return best.order.tolist(), best.name
 
@@ -61,7 +61,9 @@ def test_the_schedule_names_its_order(done: Passes):
 def test_the_name_makes_the_order_again(done: Passes):
     for aim in (EARLY, LATE, BALANCED_OBJECTIVE):
         order, name = named(done, aim)
-        work = ScheduleProblem.from_graph(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
+        work = ScheduleProblem.from_graph(
+            done.arch, done.on_chip, range(len(done.on_chip.graph.computes))
+        ).sample_work()
         assert named_order(work, name).tolist() == order
 
 

@@ -136,8 +136,8 @@ def test_states_are_on_the_chip_when_a_step_begins() -> None:
 def test_moves_of_states_wait_until_their_core_does(shared: Passes) -> None:
     """They could all be first. The order stays one in which each step comes after those that it needs."""
     found = problem(shared)
-    early = named_order(found.work(), StepOrder(line_flow(shared.decision).patience_ns, 0))
-    late = delay_moves(found.work(), found.moves_state, early)
+    early = named_order(found.sample_work(), StepOrder(line_flow(shared.decision).patience_ns, 0))
+    late = delay_moves(found.sample_work(), found.moves_state, early)
     place, before = np.argsort(late), np.argsort(early)
     assert np.array_equal(np.sort(late), np.arange(len(early)))
     assert (place[found.needs.edges[:, 0]] < place[found.needs.edges[:, 1]]).all()

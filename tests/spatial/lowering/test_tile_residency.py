@@ -56,13 +56,13 @@ def test_a_copy_is_found_once_it_is_made():
     residency, cells = TileResidency(), [LineCell((0, 4), tile("left")), LineCell((4, 8), tile("right"))]
     residency.add(making(*(cell.tile for cell in cells)), 1)
     place = "x", 0, 0, 2
-    assert residency.find(place, cells, (1, 3), exact=False) is None
+    assert residency.find_cell(place, cells, (1, 3), exact=False) is None
     wide = residency.record_copy(place, LineCell((0, 4), tile("copy")))
-    assert residency.find(place, cells, (1, 3), exact=False) is wide
-    assert residency.find(place, cells, (1, 3), exact=True) is None
+    assert residency.find_cell(place, cells, (1, 3), exact=False) is wide
+    assert residency.find_cell(place, cells, (1, 3), exact=True) is None
     exact = residency.record_copy(place, LineCell((1, 3), tile("exact")))
-    assert residency.find(place, cells, (1, 3), exact=True) is exact
-    assert residency.find(place, cells, (1, 3), exact=False) is wide, "the first that holds them, as before"
+    assert residency.find_cell(place, cells, (1, 3), exact=True) is exact
+    assert residency.find_cell(place, cells, (1, 3), exact=False) is wide, "the first that holds them, as before"
 
 
 def test_cells_of_the_line_come_before_copies():
@@ -70,9 +70,9 @@ def test_cells_of_the_line_come_before_copies():
     residency.add(making(cells[0].tile), 1)
     residency.add(making(cells[1].tile), 2)
     residency.record_copy(("x", 0, 0, 1), LineCell((0, 8), tile("copy")))
-    assert residency.find(("x", 0, 0, 1), cells, (2, 3), exact=False) is cells[0]
-    assert residency.find(("x", 0, 0, 2), cells, (5, 8), exact=False) is cells[1]
-    assert residency.find(("x", 0, 0, 2), cells, (5, 8), exact=True) is None
+    assert residency.find_cell(("x", 0, 0, 1), cells, (2, 3), exact=False) is cells[0]
+    assert residency.find_cell(("x", 0, 0, 2), cells, (5, 8), exact=False) is cells[1]
+    assert residency.find_cell(("x", 0, 0, 2), cells, (5, 8), exact=True) is None
 
 
 def test_states_of_all_steps_come_together_where_the_last_one_is():
