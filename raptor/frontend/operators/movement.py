@@ -246,9 +246,9 @@ def import_reverse_sequence(node: NodeView, ctx: ImportContext) -> None:
 def import_where(node: NodeView, ctx: ImportContext) -> None:
     """Element-wise selection between two tensors; with a constant condition, elements are only moved."""
     condition = ctx.constant(node.inputs[0])
-    if condition is None:
+    if condition is None or any(_has_nan(ctx.constant(i)) for i in node.inputs[1:3]):
         f = FormulaBuilder.for_node(node, ctx, node.inputs)
-        f.finish(selection.select_where(f, *(f.operand(i) for i in node.inputs)))
+        f.finish(selection.select_where_or_nan(f, *(f.operand(i) for i in node.inputs)))
         return
     build = OperatorBuilder(node, ctx)
     sources = [build.operand(i) for i in node.inputs[1:3]]
@@ -307,6 +307,10 @@ def _constant(node: NodeView, ctx: ImportContext, position: int) -> Array:
     if value is None:
         raise NeedsConstantError(node.inputs[position])
     return value
+
+
+def _has_nan(values: Array | None) -> bool:
+    return values is not None and values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
 def _indices(node: NodeView, ctx: ImportContext, position: int, size: int) -> Indices:
