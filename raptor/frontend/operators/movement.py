@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +19,13 @@ from raptor.frontend.formulas.computed_scatter import (
 from raptor.frontend.formulas.embedding_lookup import emit_lookup, read_table
 from raptor.frontend.formulas.formula import FormulaBuilder
 from raptor.frontend.formulas.marked_rows import find_row_ids
-from raptor.frontend.formulas.scatter_gather import emit_added_rows, emit_gather, emit_gather_elements, emit_scatter
+from raptor.frontend.formulas.scatter_gather import (
+    emit_added_rows,
+    emit_gather,
+    emit_gather_elements,
+    emit_gather_nd,
+    emit_scatter,
+)
 from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal, NeedsConstantError
 from raptor.frontend.proto.nodes import Array, NodeView
@@ -103,14 +108,11 @@ def import_gather_elements(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, wanted[at])
 
 
-@importer("GatherND", since=11, limits="computed indices: of one dimension, without batch_dims")
+@importer("GatherND", since=11)
 def import_gather_nd(node: NodeView, ctx: ImportContext) -> None:
     """Slices selected by tuples of indices."""
     if not ctx.is_constant(node.inputs[1]):
-        ids = ctx.tensor(node.inputs[1])
-        if ids.shape[-1] != 1 or node.integer("batch_dims", 0):
-            raise NeedsConstantError(node.inputs[1])
-        emit_gather(node, ctx, replace(ids, shape=ids.shape[:-1]), 0)
+        emit_gather_nd(node, ctx, node.integer("batch_dims", 0))
         return
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     given = _constant(node, ctx, 1)
