@@ -101,8 +101,8 @@ class ImportContext(ModelTensors):
         """Tensors that a node or a model output reads."""
         self.code_types, self.floats, self.opsets = codes, floats, tuple[OperatorSetIdProto, ...]()
         self._most = most
-        self._extended: set[str] = set()
-        """Tensors computed by extended instructions, directly or indirectly."""
+        self._nan: set[str] = set()
+        """Tensors that may hold NaN: made by extended instructions, or declared, directly or indirectly."""
         self._assumed: set[str] = set()
         """Tensors whose range is taken from what their readers need, directly or indirectly; other values may occur."""
         self._made: dict[str, Node] = {}
@@ -124,12 +124,16 @@ class ImportContext(ModelTensors):
         """Checks whether a node casts a model input. (Computed tensors are not rounded to narrow float types.)"""
         return node.op_type in ("Cast", "CastLike") and node.inputs[0] not in self._made
 
-    def is_extended(self, tensor: Tensor) -> bool:
-        """Checks whether extended instructions compute a tensor, directly or indirectly.
+    def may_be_nan(self, tensor: Tensor) -> bool:
+        """Checks whether a tensor may hold NaN: extended instructions compute it (0 / 0), or the model asks for NaN.
 
-        Such a tensor may hold NaN (0 / 0), and its program needs a machine with extended instructions in any case.
+        Published instructions do not tell NaN from numbers, so what selects or compares needs extended ones.
         """
-        return tensor.name in self._extended
+        return tensor.name in self._nan
+
+    def declare_nan(self, name: str) -> None:
+        """Declares that a tensor, and so what is computed from it, may hold NaN."""
+        self._nan.add(name)
 
     def integer_range(self, tensor: Tensor) -> IntegerInterval | None:
         """Returns the proved range of integers that are held as float32; None for non-integers.
@@ -455,8 +459,8 @@ class ImportContext(ModelTensors):
         if element is None:
             element, found = self._type_of(node, inputs, operator)
         self._made[name] = Node(node.name, node.op_type, operator, tuple(inputs), name)
-        if needs_extended_isa(operator) or not self._extended.isdisjoint(inputs):
-            self._extended.add(name)
+        if needs_extended_isa(operator) or not self._nan.isdisjoint(inputs):
+            self._nan.add(name)
         if not self._assumed.isdisjoint(inputs):
             self._assumed.add(name)
         self.nodes.append(self._made[name])

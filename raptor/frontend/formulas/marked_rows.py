@@ -23,7 +23,7 @@ from raptor.frontend.formulas.formula import FormulaBuilder, Value
 from raptor.frontend.formulas.selection import HUGE, is_finite, nan_where_not
 from raptor.frontend.import_refusal import ImportRefusal
 from raptor.frontend.types.integer_ranges import IntegerInterval
-from raptor.graph.ir import Map, Numbers, Tensor
+from raptor.graph.ir import Indices, Map, Numbers, Tensor
 from raptor.graph.rearrangement import c_order
 from raptor.target.tensor_layout import Image
 
@@ -41,25 +41,71 @@ def select_rows(build: OperatorBuilder, x: Tensor, ids: Tensor, axis: int) -> Te
     never another slice. Raises `ImportRefusal` for integers.
     """
     size, count = x.shape[axis], math.prod(ids.shape)
-    others = math.prod(x.shape) // size
     reach = _restrict_indices(build, x, ids, size)
-    if size * others * count > MOST_COPIES:
-        raise ImportRefusal(f"{count} computed indices of {size * others} elements; their product is at most 2^26")
+    _check_copies(x, count)
     f = FormulaBuilder(build.node, build.ctx, (count, size), Image((count, size), 1))
     index = f.broadcast(replace(count_from_start(build, ids, size, reach), shape=(count, 1)))
     marks = _marks(f, index, np.arange(size, dtype=np.float32)[None])
     slices = np.moveaxis(c_order(x.shape), axis, 0)
+    found = _select_marked(build, x, slices.reshape(size, -1), marks, _is_within(build, ids, reach, size))
+    wanted = np.moveaxis(c_order((count, *slices.shape[1:])), 0, axis)
+    return build.rearrange(wanted.reshape(*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]), found)
+
+
+def select_places(build: OperatorBuilder, x: Tensor, ids: Tensor, batch: int) -> Tensor:
+    """Emits the slices of x that computed indices [..., K] select by their first K axes, as ONNX's GatherND does.
+
+    batch: number of axes that x and the indices share, before those K. A place of x is marked where all its indices
+    are equal, so that an index out of range gives NaN. Raises `ImportRefusal` for integers.
+    """
+    depth, count = batch + ids.shape[-1], math.prod(ids.shape[:-1])
+    sizes, shared = x.shape[:depth], math.prod(ids.shape[:batch])
+    reach = _restrict_indices(build, x, ids, math.prod(sizes), max(sizes[batch:]))
+    _check_copies(x, count)
+    f = FormulaBuilder(build.node, build.ctx, (count, math.prod(sizes)), Image((count, math.prod(sizes)), 1))
+    places, numbers = np.indices(sizes).reshape(depth, 1, -1), c_order(ids.shape).reshape(count, -1)
+    batches = np.repeat(c_order((shared,)), count // shared)[:, None]
+    missing: Value = f.constant((batches != np.arange(math.prod(sizes)) // math.prod(sizes[batch:])).astype(np.float32))
+    for k, size in enumerate(sizes[batch:]):
+        index = count_from_start(build, build.rearrange(numbers[:, k], ids), size, reach)
+        place = f.constant(places[batch + k].astype(np.float32))
+        distance = f.sub(f.broadcast(replace(index, shape=(count, 1))), place)
+        missing = f.add(f.mul(distance, distance), missing)
+    marks = _tensor(f.relu(f.sub(1, missing)))
+    sure = all(_is_within(build, ids, reach, size) for size in sizes[batch:])
+    found = _select_marked(build, x, c_order(x.shape).reshape(math.prod(sizes), -1), marks, sure)
+    wanted = c_order((count, math.prod(x.shape[depth:])))
+    return build.rearrange(wanted.reshape(*ids.shape[:-1], *x.shape[depth:]), found)
+
+
+def _check_copies(x: Tensor, count: int) -> None:
+    """Raises `ImportRefusal` if a copy of all of x for each of `count` indices is too much."""
+    elements = math.prod(x.shape)
+    if elements * count > MOST_COPIES:
+        raise ImportRefusal(f"{count} computed indices of {elements} elements; their product is at most 2^26")
+
+
+def _is_within(build: OperatorBuilder, ids: Tensor, reach: IntegerInterval | None, size: int) -> bool:
+    """Checks whether no index of `size` rows can be out of range."""
+    return reach is not None and not build.ctx.has_assumed_range(ids) and -size <= reach.low and reach.high < size
+
+
+def _select_marked(build: OperatorBuilder, x: Tensor, slices: Indices, marks: Tensor, sure: bool) -> Tensor:
+    """Emits for each index the slice of x that is marked [indices, elements].
+
+    slices: elements of x of each [slices, elements]. marks: [indices, slices]. sure: each index has a mark.
+    """
+    (count, size), others = marks.shape, slices.shape[1]
     g = _columns(build, count, size * others)
     mark = build.lay_out(build.rearrange(np.repeat(c_order((count, size)), others, axis=1), marks), g.image)
     every = build.lay_out(build.rearrange(slices.reshape(1, -1), x), Image((1, size * others), 1))
     # The marks are the first operand, with whose pixels the work is shared.
     found = _largest_slice(build, build.add(Map("mask", (1, 0)), g.image, mark, every), size)
-    if reach is None or build.ctx.has_assumed_range(ids) or not (-size <= reach.low and reach.high < size):
-        marked = reductions.emit_reduction(build, reductions.lay_out_reduction(build, marks, (1,)), "sum")
-        h = _columns(build, count, others)
-        found = _tensor(nan_where_not(h, found, h.broadcast(replace(marked, shape=(count, 1)))))
-    wanted = np.moveaxis(c_order((count, *slices.shape[1:])), 0, axis)
-    return build.rearrange(wanted.reshape(*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]), found)
+    if sure:
+        return found
+    marked = reductions.emit_reduction(build, reductions.lay_out_reduction(build, marks, (1,)), "sum")
+    h = _columns(build, count, others)
+    return _tensor(nan_where_not(h, found, h.broadcast(replace(marked, shape=(count, 1)))))
 
 
 def _columns(build: OperatorBuilder, count: int, channels: int) -> FormulaBuilder:
@@ -111,13 +157,16 @@ def find_row_ids(build: OperatorBuilder, ids: Tensor, x: Shape, axis: int) -> Te
     return build.rearrange(first, ids)
 
 
-def _restrict_indices(build: OperatorBuilder, x: Tensor, ids: Tensor, size: int) -> IntegerInterval | None:
-    """Has the host reject indices outside -size .. size - 1. Returns the range that they have."""
+def _restrict_indices(
+    build: OperatorBuilder, x: Tensor, ids: Tensor, size: int, limit: int | None = None
+) -> IntegerInterval | None:
+    """Has the host reject indices outside -limit .. limit - 1; the limit is the size if None. Returns their range."""
     if "int" in (x.element.kind, ids.element.kind):
         raise ImportRefusal("computed indices of what is computed, in a program of integers")
     if size * math.prod(ids.shape) > MOST_MARKS:
         raise ImportRefusal(f"{math.prod(ids.shape)} computed indices of {size} rows; their product is at most 2^22")
-    return build.ctx.restrict_input(ids, IntegerInterval(-size, size - 1))
+    most = size if limit is None else limit
+    return build.ctx.restrict_input(ids, IntegerInterval(-most, most - 1))
 
 
 def _marks(f: FormulaBuilder, index: Value, numbers: Numbers) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 from raptor.frontend.formulas import reductions
 from raptor.frontend.formulas.builder import OperatorBuilder, number_elements
 from raptor.frontend.formulas.formula import FormulaBuilder, Value
-from raptor.frontend.formulas.marked_rows import add_rows, find_row_ids, select_rows
+from raptor.frontend.formulas.marked_rows import add_rows, find_row_ids, select_places, select_rows
 from raptor.frontend.formulas.selection import nan_where_not
 from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal
@@ -114,6 +114,20 @@ def emit_gather(node: NodeView, ctx: ImportContext, ids: Tensor, axis: int) -> N
     build = OperatorBuilder(node, ctx)
     x = build.operand(node.inputs[0])
     build.finish(select_rows(build, x, ids, axis))
+    whole = ctx.integer_range(x)
+    if whole is not None:
+        ctx.declare_range(node.output, whole)
+
+
+def emit_gather_nd(node: NodeView, ctx: ImportContext, batch: int) -> None:
+    """Emits the slices of the node's first input that tuples of computed indices select behind `batch` shared axes."""
+    ids = ctx.tensor(node.inputs[1])
+    if ids.shape[-1] == 1 and not batch:
+        emit_gather(node, ctx, replace(ids, shape=ids.shape[:-1]), 0)
+        return
+    build = OperatorBuilder(node, ctx)
+    x = build.operand(node.inputs[0])
+    build.finish(select_places(build, x, ids, batch))
     whole = ctx.integer_range(x)
     if whole is not None:
         ctx.declare_range(node.output, whole)

@@ -146,7 +146,7 @@ def _search(build: OperatorBuilder, seen: ReductionLayout, ramp: Floats, *, last
     f = FormulaBuilder(build.node, build.ctx, seen.image.shape, seen.image)
     size = float(ramp.max()) + 1
     ranks = f.constant(np.asarray((ramp + 1 if last else size - ramp).reshape(seen.image.shape)))
-    has_difference = build.ctx.integer_range(seen.tensor) is not None or build.ctx.is_extended(seen.tensor)
+    has_difference = build.ctx.integer_range(seen.tensor) is not None or build.ctx.may_be_nan(seen.tensor)
     return MaximumSearch(
         build,
         f,
@@ -182,7 +182,7 @@ def _equals(search: MaximumSearch, largest: Tensor) -> Value:
         )
         return f.sub(1, boolean_formulas.is_above_end(f, spread, search.ends))
     missing = f.sub(reductions.broadcast_to_image(build, largest, image), search.all_elements.tensor)
-    if build.ctx.is_extended(search.all_elements.tensor):
+    if build.ctx.may_be_nan(search.all_elements.tensor):
         return f.sub(1, boolean_formulas.is_positive_number(f, missing))
     return boolean_formulas.is_zero_or_less(f, missing)
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +19,13 @@ from raptor.frontend.formulas.computed_scatter import (
 from raptor.frontend.formulas.embedding_lookup import emit_lookup, read_table
 from raptor.frontend.formulas.formula import FormulaBuilder
 from raptor.frontend.formulas.marked_rows import find_row_ids
-from raptor.frontend.formulas.scatter_gather import emit_added_rows, emit_gather, emit_gather_elements, emit_scatter
+from raptor.frontend.formulas.scatter_gather import (
+    emit_added_rows,
+    emit_gather,
+    emit_gather_elements,
+    emit_gather_nd,
+    emit_scatter,
+)
 from raptor.frontend.import_context import ImportContext
 from raptor.frontend.import_refusal import ImportRefusal, NeedsConstantError
 from raptor.frontend.proto.nodes import Array, NodeView
@@ -103,14 +108,11 @@ def import_gather_elements(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, wanted[at])
 
 
-@importer("GatherND", since=11, limits="computed indices: of one dimension, without batch_dims")
+@importer("GatherND", since=11)
 def import_gather_nd(node: NodeView, ctx: ImportContext) -> None:
     """Slices selected by tuples of indices."""
     if not ctx.is_constant(node.inputs[1]):
-        ids = ctx.tensor(node.inputs[1])
-        if ids.shape[-1] != 1 or node.integer("batch_dims", 0):
-            raise NeedsConstantError(node.inputs[1])
-        emit_gather(node, ctx, replace(ids, shape=ids.shape[:-1]), 0)
+        emit_gather_nd(node, ctx, node.integer("batch_dims", 0))
         return
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     given = _constant(node, ctx, 1)
@@ -246,9 +248,9 @@ def import_reverse_sequence(node: NodeView, ctx: ImportContext) -> None:
 def import_where(node: NodeView, ctx: ImportContext) -> None:
     """Element-wise selection between two tensors; with a constant condition, elements are only moved."""
     condition = ctx.constant(node.inputs[0])
-    if condition is None:
+    if condition is None or any(_has_nan(ctx.constant(i)) for i in node.inputs[1:3]):
         f = FormulaBuilder.for_node(node, ctx, node.inputs)
-        f.finish(selection.select_where(f, *(f.operand(i) for i in node.inputs)))
+        f.finish(selection.select_where_or_nan(f, *(f.operand(i) for i in node.inputs)))
         return
     build = OperatorBuilder(node, ctx)
     sources = [build.operand(i) for i in node.inputs[1:3]]
@@ -307,6 +309,10 @@ def _constant(node: NodeView, ctx: ImportContext, position: int) -> Array:
     if value is None:
         raise NeedsConstantError(node.inputs[position])
     return value
+
+
+def _has_nan(values: Array | None) -> bool:
+    return values is not None and values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
 def _indices(node: NodeView, ctx: ImportContext, position: int, size: int) -> Indices:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
@@ -84,6 +85,13 @@ _TAKE_INFINITY = frozenset(
     )
 )
 """Operators that accept an infinite constant operand, such as the mask before a Softmax."""
+_TAKE_NAN = frozenset(
+    (
+        *("Cast", "CastLike", "Constant", "Expand", "Flatten", "Identity", "IsInf", "IsNaN", "Reshape", "Shape"),
+        *("Size", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where"),
+    )
+)
+"""Operators that accept a constant operand with NaN: they select elements, look for NaN, or are folded."""
 _LAYERS = frozenset(
     ("Conv", "ConvTranspose", "Gemm", "GRU", "InstanceNormalization", "LayerNormalization", "LSTM", "MatMul", "RNN")
 )
@@ -272,7 +280,7 @@ def check_weights(source: SourceModel) -> None:
             values = source.read_values(tensor)
         except (ValueError, TypeError):
             raise UserError(f"weights '{tensor.name}': the data does not fill {tuple(tensor.dims)}") from None
-        bad = np.isnan(values) if users[tensor.name] <= _TAKE_INFINITY else ~np.isfinite(values)
+        bad = _find_refused_values(values, users[tensor.name])
         if bad.any():
             reader = next((n for n in source.proto.graph.node if tensor.name in n.input), None)
             where = f", read by {reader.name or reader.output[0]} ({reader.op_type})" if reader else ""
@@ -280,11 +288,18 @@ def check_weights(source: SourceModel) -> None:
             raise UserError(f"weights '{tensor.name}': {count} values are not finite{where}")
 
 
+def _find_refused_values(values: Numbers, users: Set[str]) -> npt.NDArray[np.bool_]:
+    """Marks the values of a constant that one of the operators `users`, which read it, does not accept."""
+    if users <= _TAKE_NAN:
+        return np.zeros(values.shape, np.bool_)
+    return np.isnan(values) if users <= _TAKE_INFINITY else ~np.isfinite(values)
+
+
 def check_finite(graph: Graph, constants: Iterable[Numbers]) -> None:
     """Raises `UserError` if a constant of the graph overflowed float32, such as a product of large weights.
 
     constants: constants of the canonical model. If one is infinite (a mask), further constants may be, except in
-    crossbars.
+    crossbars. (What a Where is to make NaN is computed; no constant of the graph is.)
     """
     all_finite: bool | None = None
     for node in graph.nodes:

@@ -12,6 +12,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import raptor
+from raptor.common.errors import UserError
 from raptor.frontend.proto.onnx_wrappers import infer_shapes
 from raptor.integrations.onnx_backend import RaptorBackend
 from tests.tiny_models import Array, golden, node, random
@@ -277,3 +278,47 @@ def test_a_selection_of_published_values_needs_no_extension_or_says_so(op_type: 
     program = raptor.compile(model_of([op], inputs, constants, 18))
     text = "".join(p.read_text() for p in program.save(tmp_path / "out").rglob("*.json"))
     assert ("vvmask" in text) == (op_type == "Gather")
+
+
+NAN_FILLS: dict[str, tuple[list[NodeProto], dict[str, Array]]] = {
+    "all": ([node("Where", "c nan x")], {}),
+    "or": ([node("Where", "c x nan")], {}),
+    "some": ([node("Where", "c m x")], {"m": np.array([NAN, 2, INF, -INF, NAN, -0.0] * 2, np.float32)}),
+    "both": ([node("Where", "c m nan")], {"m": np.array([1, 2, INF] * 4, np.float32)}),
+    "is not": ([node("Where", "c nan x", "w"), node("IsNaN", "w")], {}),
+    "replaced": (
+        [node("Where", "c nan x", "w"), node("IsNaN", "w", "n"), node("Where", "n five w")],
+        {"five": np.array(5, np.float32)},
+    ),
+    "compared": ([node("Where", "c nan x", "w"), node("Greater", "w zero")], {"zero": np.array(0, np.float32)}),
+    "equal": ([node("Where", "c nan x", "w"), node("Equal", "w w")], {}),
+    "moved": ([node("Where", "k nan x", "w"), node("IsNaN", "w")], {"k": np.arange(12) % 3 > 1}),
+    "spread": (
+        [node("Expand", "nan s", "e"), node("Where", "c e x", "w"), node("Where", "c x w")],
+        {"s": np.array([12])},
+    ),
+    "one of two": ([node("Where", "c p nan", "w"), node("IsNaN", "w")], {"p": np.array(7, np.float32)}),
+    "kept": ([node("Where", "k nan x", "w"), node("Relu", "w")], {"k": np.zeros(12, bool)}),
+}
+
+
+@pytest.mark.parametrize("case", NAN_FILLS)
+def test_a_masked_fill_with_what_is_no_number(case: str):
+    """Exporters fill what a mean is not to count with NaN, which other nodes look for."""
+    nodes, constants = NAN_FILLS[case]
+    read = {name for n in nodes for name in n.input}
+    inputs: dict[str, Array] = {"c": np.arange(12) % 2 > 0, "x": HARD}
+    compare(
+        nodes,
+        {name: a for name, a in inputs.items() if name in read},
+        constants | ({"nan": NAN} if "nan" in read else {}),
+        signs=False,
+    )
+
+
+@pytest.mark.parametrize("op_type", ["MatMul", "Add", "Mul", "Max", "Concat"])
+def test_what_is_no_number_is_no_weight(op_type: str):
+    op = node("Concat", "x w", axis=0) if op_type == "Concat" else node(op_type, "x w")
+    model = model_of([op], {"x": random(2, 2)}, {"w": np.array([[1, NAN], [2, 3]], np.float32)}, 18)
+    with pytest.raises(UserError, match="weights 'w': 1 of 4 values are not finite"):
+        raptor.compile(model)

@@ -248,11 +248,12 @@ def test_token_ids():
 
 
 def test_an_input_that_must_be_a_constant():
-    model = make_model([node("GatherND", "x i", "y", name="pick")], {"x": (2, 5, 3)}, {"y": 1})
-    model.graph.input.append(helper.make_tensor_value_info("i", TensorProto.INT64, [2]))
-    with pytest.raises(UnsupportedError, match=r"pick \(GatherND\): 'i' must be a constant \(--set i=VALUE\)$"):
+    model = make_model([node("ScatterND", "x i x", "y", name="put")], {"x": (65, 3)}, {"y": 2})
+    model.graph.input.append(helper.make_tensor_value_info("i", TensorProto.INT64, [65, 1]))
+    with pytest.raises(UnsupportedError, match=r"put \(ScatterND\): 'i' must be a constant \(--set i=VALUE\)$"):
         load(model)
-    assert load(model, ModelInputs(constants={"i": [1, 1]})).graph.tensors["y"].shape == (3,)
+    constants = {"i": np.arange(65)[:, None]}
+    assert load(model, ModelInputs(constants=constants)).graph.tensors["y"].shape == (65, 3)
 
 
 def test_all_inputs_that_cannot_be_are_told_at_once():

@@ -300,8 +300,8 @@ def test_refusals():
     constants = {"i": np.array([[1]]), "j": np.array([[4, 0]])}
     with pytest.raises(UnsupportedError, match="indices from 0 to 4 of 4"):
         load(make_model([first, far], {"x": (4, 2), "u": (1, 2)}, {"y": 2}, constants, opset=18))
-    with pytest.raises(UnsupportedError, match=r"my_gathernd \(GatherND\): 'i' must be a constant"):
-        load(make_model([node("Cast", "z", "i", to=7), node("GatherND", "x i")], {"x": (2, 3), "z": (2,)}, {"y": 0}))
+    with pytest.raises(UnsupportedError, match=r"my_trilu \(Trilu\): 'i' must be a constant"):
+        load(make_model([node("Cast", "z", "i", to=7), node("Trilu", "x i")], {"x": (2, 3), "z": ()}, {"y": 2}))
     nodes = [node("Cast", "z", "i", to=7), node("GatherElements", "x i")]
     with pytest.raises(UnsupportedError, match="computed indices of 1025 elements; at most 1024"):
         load(make_model(nodes, {"x": (1025, 2), "z": (1, 2)}, {"y": 2}))
