@@ -176,7 +176,7 @@ def _over_lines(graph: Graph, node: Node, lifted: Container[str]) -> Node:
     lines = [(w.batch, *w.in_dims), (w.batch, *w.out_dims)] == [(i.rows, i.width) for i in (image, made)]
     streamed = name in lifted or (can_stream(image) and (len(w.kernel) == _dims(image) or lines))
     same_pixels = image.has_lines_of(made) and image.pixels == w.in_pixels
-    if streamed and is_pointwise(w) and same_pixels:
+    if (streamed or (can_stream(image) and can_stream(made))) and is_pointwise(w) and same_pixels:
         window = Window.pointwise((image.rows, image.width))  # whatever dimensions the pixels had before
         return node if window == w else replace(node, operator=replace(operator, window=window))
     if not streamed or (len(w.kernel) > 1 and w.batch == 1):

@@ -10,7 +10,7 @@ from raptor.graph.window import Window
 from raptor.mapping.strategies import ROWS
 from raptor.options import ChipOptions
 from raptor.target.arch import load_chip
-from tests.pipeline import check, passes
+from tests.pipeline import by_line, check, passes
 from tests.tiny_models import make_model, node, random
 
 
@@ -47,3 +47,18 @@ def test_each_core_pools_the_pixels_that_it_has():
 
 def test_values():
     check(pooled_column(), arch="bench", cores=64)
+
+
+def test_a_product_with_the_channels_of_an_image_is_over_lines():
+    """An Einsum as a layer of each pixel, between others: its pixels are those of the image."""
+    nodes = [
+        node("Conv", "x k", "a", name="first", pads=[1] * 4),
+        node("Einsum", "w a", "b", name="mixed", equation="oc,bchw->bohw"),
+        node("Conv", "b v", "y", name="last", pads=[1] * 4),
+    ]
+    weights = {"k": random(8, 3, 3, 3), "w": random(6, 8), "v": random(4, 6, 3, 3)}
+    model = make_model(nodes, {"x": (1, 3, 12, 10)}, {"y": 4}, weights)
+    done = passes(model, arch="bench", cores=64, mapping="rows")
+    assert {*by_line(done.decision)} == {*done.decision.layers}
+    assert len(done.decision.layers) == 3
+    check(model, arch="bench", cores=64)

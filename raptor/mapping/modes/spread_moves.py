@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raptor.graph.ir import Dot, Elementwise, Filter, Graph, Move, Node, Take
+from raptor.graph.ir import Dot, Elementwise, Filter, Graph, Move, Node, Pool, Stencil, Take
 from raptor.graph.rearrangement import MoveOrigins
 from raptor.graph.streaming_layout import MOST_LINES
 from raptor.mapping.modes.critical_operand import find_critical_positions
@@ -47,7 +47,8 @@ def can_spread(
     """
     if not isinstance(node.operator, Move) or views.intersection(node.inputs):
         return False
-    if node.output in views and not all(isinstance(reader.operator, Elementwise) for reader in readers):
+    by_line = Elementwise | Pool | Stencil
+    if node.output in views and not all(isinstance(reader.operator, by_line) for reader in readers):
         return False
     return parts.keys() >= {*node.inputs, node.output} and not {*graph.inputs}.issuperset(node.inputs)
 

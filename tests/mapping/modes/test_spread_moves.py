@@ -135,3 +135,31 @@ def test_views_that_functions_alone_read_can_have_cores(reader: str, wanted: boo
     (move,) = [each for each in graph.nodes if each.output in views]
     assert any(isinstance(each.operator, Filter) for each in readers[move.output]) != wanted
     assert can_spread(graph, move, parts, views, readers[move.output]) == wanted
+
+
+def masks(reader: str) -> ModelProto:
+    """Queries are multiplied with the pixels of an image; the masks are an image again, and enlarged or pooled."""
+    last = {
+        "resize": node("Resize", "m - scales", "y", name="last", mode="linear"),
+        "pool": node("MaxPool", "m", "y", name="last", kernel_shape=[3, 3], pads=[1] * 4),
+    }
+    nodes = [
+        node("Conv", "x v", "p", name="pixels"),
+        node("Reshape", "p rows", "r", name="rows"),
+        node("MatMul", "q w", "k", name="queries"),
+        node("MatMul", "k r", "d", name="product"),
+        node("Reshape", "d image", "m", name="masks"),
+        last[reader],
+    ]
+    constants = {"rows": np.array([1, 16, 64]), "image": np.array([1, 6, 8, 8]), "v": random(16, 3, 1, 1)}
+    constants |= {"w": random(16, 16), "scales": np.array([1, 1, 4, 4], np.float32)}
+    return make_model(nodes, {"x": (1, 3, 8, 8), "q": (1, 6, 16)}, {"y": 4}, constants, opset=13)
+
+
+@pytest.mark.parametrize("reader", ["resize", "pool"])
+def test_masks_are_read_by_windows_on_cores_of_their_own(reader: str):
+    done = passes(masks(reader), mapping="rows", knobs={"moves": 1}, **CHIP)
+    moved = [name for name in line_flow(done.decision).loaders if name.startswith("m")]
+    assert len(moved) == 1
+    assert not [*faults(done.decision, done.graph, done.arch)]
+    check(masks(reader), mapping="rows", knobs={"moves": 1}, **CHIP)
