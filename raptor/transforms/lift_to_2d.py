@@ -134,9 +134,13 @@ def _multiplied(graph: Graph) -> set[str]:
 
 
 def _can_be_lines(graph: Graph, name: str) -> bool:
-    """Checks whether a tensor is a signal [C, T], a volume [C, D, H, W] or a batch of these, and can stream."""
+    """Checks whether a tensor is a signal [C, T], a volume [C, D, H, W] or a batch of these, and can stream.
+
+    A signal [1, 1, C, T] is one, too: keys of a single head.
+    """
     image = graph.tensors[name].image
-    return image.channel_axis <= 1 and _dims(image) in (1, 3) and can_stream(_lines(image))
+    one_batch = image.channel_axis <= 1 or math.prod(image.shape[: image.channel_axis]) == 1
+    return one_batch and _dims(image) in (1, 3) and can_stream(_lines(image))
 
 
 def _takes_lines(graph: Graph, node: Node) -> bool:
@@ -162,8 +166,9 @@ def _dims(image: Image) -> int:
 
 def _lines(image: Image) -> Image:
     """Returns the two-dimensional images that have the pixels of a signal or a volume."""
-    before, after = image.shape[: image.channel_axis + 1], image.shape[image.channel_axis + 1 :]
-    return Image((*before, math.prod(after[:-1]), after[-1]), image.channel_axis)
+    axis = min(image.channel_axis, 1)
+    before, after = image.shape[image.channel_axis - axis :][: axis + 1], image.shape[image.channel_axis + 1 :]
+    return Image((*before, math.prod(after[:-1]), after[-1]), axis)
 
 
 def _over_lines(graph: Graph, node: Node, lifted: Container[str]) -> Node:

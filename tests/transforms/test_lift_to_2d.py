@@ -62,3 +62,20 @@ def test_a_product_with_the_channels_of_an_image_is_over_lines():
     assert {*by_line(done.decision)} == {*done.decision.layers}
     assert len(done.decision.layers) == 3
     check(model, arch="bench", cores=64)
+
+
+def test_scores_of_constant_queries_with_keys_of_one_head_are_over_lines():
+    """Learned queries, as the latent ones of a Perceiver: the keys are [batch, head, channels, tokens]."""
+    nodes = [
+        node("MatMul", "x k", "a", name="keys"),
+        node("Unsqueeze", "a one", "b", name="head"),
+        node("Transpose", "b", "c", name="turn", perm=[0, 1, 3, 2]),
+        node("Tanh", "c", "d", name="function"),
+        node("MatMul", "q d", "y", name="scores"),
+    ]
+    weights = {"k": random(12, 16), "q": random(1, 1, 6, 16), "one": np.array([1])}
+    model = make_model(nodes, {"x": (1, 96, 12)}, {"y": 4}, weights, opset=13)
+    done = passes(model, arch="bench", cores=64, mapping="rows")
+    assert {*by_line(done.decision)} == {*done.decision.layers}
+    assert len(done.decision.layers) == 2
+    check(model, arch="bench", cores=64)
