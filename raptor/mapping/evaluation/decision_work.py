@@ -79,6 +79,8 @@ def _add_node(walk: WorkWalk, node: Node) -> None:
             _add_layer(walk, node, operator)
         case Move() as operator if stacks_rows(walk, node, operator):
             add_stacked_rows(walk, node)
+        case Move() if walk.gatherers(node) and moves_by_line(walk, node):
+            add_line_move(walk, node)
         case Move() if node.output in walk.facts.views:
             walk.start_work(node.output, 1, walk.needs_all(node))
         case Dot() as operator if can_stream_product(walk.graph, node, walk.facts.parts, walk.facts.views):

@@ -62,6 +62,8 @@ class TokenLowering(LineLowering):
 
     def lower(self, node: Node) -> None:
         match node.operator:
+            case Move() as operator if node.output in self.flow.loaders and self.grids.keys() >= {*node.inputs}:
+                self.move_lines(node, operator)
             case Move() if node.output in self.lazy:
                 self.views[node.output] = node
             case Move() as operator if (rows := self.stacked(node, operator)) is not None:
