@@ -26,7 +26,7 @@ from raptor.mapping.evaluation.product_work import add_product
 from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.evaluation.whole_layer_work import add_whole_layer
 from raptor.mapping.evaluation.whole_work import add_whole_node, bring_whole, cut_lines, store_output
-from raptor.mapping.modes.line_streaming import can_stream_product
+from raptor.mapping.modes.line_streaming import can_stream_product, joins_lines
 from raptor.mapping.modes.produced_constants import (
     choose_produced,
     fit_constants,
@@ -79,6 +79,8 @@ def _add_node(walk: WorkWalk, node: Node) -> None:
             _add_layer(walk, node, operator)
         case Move() as operator if stacks_rows(walk, node, operator):
             add_stacked_rows(walk, node)
+        case Move() if _has_cores(walk, node) and moves_by_line(walk, node):
+            add_line_move(walk, node)
         case Move() if node.output in walk.facts.views:
             walk.start_work(node.output, 1, walk.needs_all(node))
         case Dot() as operator if can_stream_product(walk.graph, node, walk.facts.parts, walk.facts.views):
@@ -89,6 +91,11 @@ def _add_node(walk: WorkWalk, node: Node) -> None:
             add_line_move(walk, node)
         case _:
             add_line_node(walk, node)
+
+
+def _has_cores(walk: WorkWalk, node: Node) -> bool:
+    """True if a move has cores of its own, and is no view: its readers have operands that are none, too."""
+    return bool(walk.gatherers(node)) and joins_lines(walk.facts.views, walk.facts.readers.get(node.output, ()))
 
 
 def _add_lookup(walk: WorkWalk, node: Node) -> None:

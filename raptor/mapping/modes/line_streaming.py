@@ -155,6 +155,11 @@ def _is_view(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], multi
     )
 
 
+def joins_lines(views: Container[str], readers: Sequence[Node]) -> bool:
+    """True if a reader of a view has an operand that is no view, on whose cores regions of the view would be made."""
+    return any(name not in views for reader in readers for name in reader.inputs)
+
+
 def find_gathers(graph: Graph, parts: Mapping[str, ChannelRanges]) -> dict[str, Node]:
     """Returns the moves and embedding lookups that get cores of their own, by name of the result.
 

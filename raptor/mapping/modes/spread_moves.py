@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from raptor.graph.ir import Dot, Elementwise, Filter, Graph, Move, Node, Pool, Stencil, Take
 from raptor.graph.rearrangement import MoveOrigins
 from raptor.graph.streaming_layout import MOST_LINES
@@ -89,8 +91,9 @@ def find_move_work(graph: Graph, parts: Mapping[str, ChannelRanges], arch: Targe
         given = [each for each in node.inputs if each in owner]
         lead = max(given, key=made.__getitem__, default=None)
         if can_spread(graph, node, parts, views, readers.get(name, ())):
-            joins = name in views or len({owner.get(each, "") for each in node.inputs}) > 1
-            if lead is None or joins or not _makes_lines_of_few(graph, node):
+            joins = len({owner.get(each, "") for each in node.inputs}) > 1
+            follows = _takes_own_pixels if name in views else _makes_lines_of_few
+            if lead is None or joins or not follows(graph, node):
                 owner[name], moves[name] = name, node
             else:
                 owner[name] = followed[name] = owner[lead]
@@ -107,3 +110,19 @@ def _makes_lines_of_few(graph: Graph, node: Node) -> bool:
     given = [graph.tensors[name].image for name in node.inputs]
     places = MoveOrigins.from_sources(node.operator.sources, graph.tensors[node.output].image, given)
     return places.most_lines(node.inputs) <= MOST_LINES
+
+
+def _takes_own_pixels(graph: Graph, node: Node) -> bool:
+    """True if each pixel of a moved tensor takes elements of the pixel in its place of each operand.
+
+    Several pixels may take elements of one. So lines of both can be cut at the same places.
+    """
+    assert isinstance(node.operator, Move)
+    image, given = graph.tensors[node.output].image, [graph.tensors[name].image for name in node.inputs]
+    if any(each.rows != image.rows or image.width % each.width for each in given):
+        return False
+    places = MoveOrigins.from_sources(node.operator.sources, image, given)
+    widths = np.array([*(each.width for each in given), 1])[places.tensor]
+    line, col = np.indices((image.rows, image.width))
+    same = (places.line == line[..., None]) & (places.col == col[..., None] * widths // image.width)
+    return bool((same | (places.tensor < 0)).all())

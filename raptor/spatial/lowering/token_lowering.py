@@ -18,7 +18,7 @@ from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import Window, WindowTable
 from raptor.mapping.decision import DotGrid
 from raptor.mapping.modes.line_readers import find_line_reader
-from raptor.mapping.modes.line_streaming import ChannelRanges, Range, can_stream_product, find_views
+from raptor.mapping.modes.line_streaming import ChannelRanges, Range, can_stream_product, find_views, joins_lines
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy, ProductUse, TensorPart, ViewUse
 from raptor.spatial.lowering.cell_grid import CellGrid, LineCell, MadeCells, cell_name
@@ -62,6 +62,8 @@ class TokenLowering(LineLowering):
 
     def lower(self, node: Node) -> None:
         match node.operator:
+            case Move() as operator if self.has_cores(node):
+                self.move_lines(node, operator)
             case Move() if node.output in self.lazy:
                 self.views[node.output] = node
             case Move() as operator if (rows := self.stacked(node, operator)) is not None:
@@ -77,6 +79,11 @@ class TokenLowering(LineLowering):
             case _:
                 self.make_views(node)
                 LineLowering.lower(self, node)
+
+    def has_cores(self, node: Node) -> bool:
+        """True if a move has cores of its own, and is no view: its readers have operands that are none, too."""
+        joined = joins_lines(self.lazy, self.readers.get(node.output, ()))
+        return node.output in self.flow.loaders and joined and self.grids.keys() >= {*node.inputs}
 
     def finish(self) -> None:
         for name in self.graph.outputs:

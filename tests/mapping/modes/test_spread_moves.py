@@ -14,6 +14,7 @@ from raptor.mapping.modes.epilogue_cost import find_epilogues
 from raptor.mapping.modes.line_streaming import find_gathers, find_views, line_channel_ranges
 from raptor.mapping.modes.operator_cost import copies_ns
 from raptor.mapping.modes.spread_moves import can_spread, find_move_work
+from raptor.spatial.ir import Copy
 from raptor.spatial.operation_costs import CostModel
 from tests.mapping.evaluation.test_decision_work import counted, sent
 from tests.pipeline import Passes, check, faults, line_flow, passes
@@ -163,3 +164,48 @@ def test_masks_are_read_by_windows_on_cores_of_their_own(reader: str):
     assert len(moved) == 1
     assert not [*faults(done.decision, done.graph, done.arch)]
     check(masks(reader), mapping="rows", knobs={"moves": 1}, **CHIP)
+
+
+@pytest.mark.parametrize(("axis", "follows"), [(2, True), (1, False)])
+def test_a_view_follows_a_move_whose_pixels_it_keeps(axis: int, follows: bool):
+    """Some channels of each token are where the token is; other tokens are not."""
+    nodes = [node("MatMul", "x v", "a", name="before"), node("Slice", "a zero end one two", "r"), node("Exp", "r", "e")]
+    nodes += [node("Slice", "e one three axis", "c", name="part"), node("Tanh", "c", "y")]
+    given = {name: np.array([n]) for name, n in {"zero": 0, "end": 12, "one": 1, "two": 2, "three": 3}.items()}
+    model = make_model(nodes, {"x": (1, 12, 4)}, {"y": 3}, given | {"v": random(4, 4), "axis": np.array([axis])})
+    done = passes(model, mapping="rows", **CHIP)
+    moves = [each.output for each in done.chosen.nodes if isinstance(each.operator, Move)]
+    found = find_move_work(done.chosen, line_channel_ranges(done.chosen, done.arch), done.arch).spread(1e-9)
+    assert [*found.moves] == (moves[:1] if follows else moves)
+    assert found.following == ({*moves[1:]} if follows else set())
+
+
+def returned() -> ModelProto:
+    """A layer of the pixels of an image, in columns as a sequence, which is added to the image."""
+    nodes = [
+        *(node("Conv", "x v", "a", name="image", pads=[1] * 4), node("Transpose", "a", "t", perm=[3, 2, 0, 1])),
+        *(node("Reshape", "t tokens", "s"), node("MatMul", "s w", "m", name="tokens"), node("Tanh", "m", "h")),
+        *(
+            node("Reshape", "h columns", "c", name="split"),
+            node("Transpose", "c", "back", name="turn", perm=[2, 3, 1, 0]),
+        ),
+        *(node("Add", "a back", "sum"), node("Conv", "sum u", "y", name="after", pads=[1] * 4)),
+    ]
+    given = {"v": random(6, 2, 3, 3), "w": random(6, 6), "u": random(3, 6, 3, 3)}
+    given |= {"tokens": np.array([1, 80, 6]), "columns": np.array([10, 8, 1, 6])}
+    return make_model(nodes, {"x": (1, 2, 8, 10)}, {"y": 4}, given)
+
+
+def test_a_view_with_cores_is_made_there_whatever_its_reader_adds():
+    """Else it was made where the other operand of its reader is, and that core waited for it."""
+    found = passes(returned(), mapping="rows", knobs={"moves": 1}, **CHIP)
+    graph, loaders = found.chosen, line_flow(found.decision).loaders
+    (view,) = find_views(graph, line_channel_ranges(graph, found.arch)) & loaders.keys()
+    computes = zip(found.spatial.computes, found.partition.cores, strict=True)
+    home = [(made, core) for made, core in computes if not isinstance(made.body[0], Copy)]
+    (reader,) = [each.output for each in graph.nodes if view in each.inputs]
+    cores = {name: {c for made, c in home if made.results[0].name.startswith(f"{name}.")} for name in (view, reader)}
+    assert cores[view] == cores[reader] == {core for _, core in loaders[view]}
+    expected, evaluated = sent(found), counted(found)
+    assert {pair: count for pair, (count, _) in evaluated.items()} == {p: count for p, (count, _) in expected.items()}
+    check(returned(), mapping="rows", knobs={"moves": 1}, **CHIP)
