@@ -197,7 +197,7 @@ def returned() -> ModelProto:
 
 
 def test_a_view_with_cores_is_made_there_whatever_its_reader_adds():
-    """Else it was made where the other operand of its reader is, and that core waited for it."""
+    """Without, it was made where the other operand of its reader is, and that core waited for it."""
     found = passes(returned(), mapping="rows", knobs={"moves": 1}, **CHIP)
     graph, loaders = found.chosen, line_flow(found.decision).loaders
     (view,) = find_views(graph, line_channel_ranges(graph, found.arch)) & loaders.keys()
