@@ -272,7 +272,7 @@ def test_cores_pass_on_their_tokens_in_segments(monkeypatch: pytest.MonkeyPatch)
     found = in_segments(monkeypatch)
     assert not list(faults(found.decision, found.graph, found.arch))
     layer = next(iter(by_line(found.decision).values()))
-    assert len(layer.grid.cols) == 5 * (TOKENS // 5), "five copies, each with as many segments as all have tokens"
+    assert len(layer.grid.cols) == 4 * (TOKENS // 4), "four copies, each with as many segments as all have tokens"
     assert len(set(layer.cores)) < len(layer.cores)
     held = Counter(group for core in found.program.cores.values() for group in ((core.core, g) for g in core.groups))
     assert set(held.values()) == {1}
@@ -335,7 +335,8 @@ def test_the_report_counts_copies_and_not_segments(monkeypatch: pytest.MonkeyPat
     layers = by_line(in_segments(monkeypatch).decision).values()
     copies = {len(set(layer.cores)) // (layer.grid.cores // len(layer.grid.cols)) for layer in layers}
     assert len(copies) == 1
-    reported = raptor.compile(MODEL, **CHIP).report.layers
+    knobs = {"chains": token_choice.SPREAD, **CHIP["knobs"]}
+    reported = raptor.compile(MODEL, **CHIP | {"knobs": knobs}).report.layers
     assert {layer.replicas for layer in reported if layer.replicas and ".mlp.fc" in layer.node} == copies
 
 
