@@ -102,7 +102,8 @@ class PlannedDecision:
     """A decision, and the work by which its cores were divided.
 
     planned_ns: work in ns of the busiest core of each layer by line and each tensor with loaders, by key, as far as it
-    has cores of its own or shares them in turns; without chains of a transformer.
+    has cores of its own or shares them in turns; without chains of a transformer. That of a tensor without loaders is
+    the time for which its readers keep the port of global memory busy.
     """
 
     decision: Decision
@@ -275,13 +276,13 @@ class RowMapper:
             beside = _beside_tokens(task, self.stages)
             if beside is not None:
                 (whole, placed), choice = beside
-                planned_ns.update((key, each.plan.core_ns) for key, each in placed.items())
+                planned_ns.update((key, each.plan.work_ns) for key, each in placed.items())
                 return _numbered(task, renumber_layers(whole, choice.cores), placed, choice)
         task = task_of(layers())
         fitting = _fit(task)
         if fitting is None:
             return None
-        planned_ns.update((key, placed.plan.core_ns) for key, placed in fitting[1].items())
+        planned_ns.update((key, placed.plan.work_ns) for key, placed in fitting[1].items())
         planned_ns.update(_product_times(products, fitting[0]))
         return _numbered(task, *fitting, TokenCores())
 
@@ -434,7 +435,7 @@ def _share_phases(task: _MappingTask, division: CoreDivision) -> _Placed | None:
 
     def loaded(key: str, plan: LayerPlan) -> LayerPlan:
         port_ns = len(plan.grid.cols) * global_port_ns(arch, constants.get(key, 0))
-        return replace(plan, core_ns=plan.core_ns + port_ns)
+        return replace(plan, work_ns=plan.work_ns + port_ns)
 
     def cost(interval_ns: float, latency_ns: float) -> float:
         return interval_ns * latency_ns**knobs.latency

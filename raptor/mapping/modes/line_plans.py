@@ -87,10 +87,10 @@ def load_plans(
         pieces = readers / len(cols) + 1
         message = message_ns(arch, -(-line // readers)) + MESSAGE_OVERHEAD_NS
         # All loaders share the only port of global memory, where small loads take nearly as long as large ones.
-        port_ns = sum(global_port_ns(arch, share) for share in shares)
-        line_ns = max(load_ns(arch, max(shares)) + pieces * message, port_ns)
-        core_ns = image.rows * line_ns + moved_ns / len(cols) + after.core_ns(1 / len(cols), 1, widths)
-        yield LayerPlan(LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, core_ns)
+        port_ns = image.rows * sum(global_port_ns(arch, share) for share in shares)
+        loaded_ns = image.rows * (load_ns(arch, max(shares)) + pieces * message)
+        work_ns = loaded_ns + moved_ns / len(cols) + after.core_ns(1 / len(cols), 1, widths)
+        yield LayerPlan(LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, work_ns, port_ns=port_ns)
 
 
 def estimate_input_readers(arch: Target) -> int:

@@ -10,14 +10,21 @@ from raptor.mapping.decision import LineGrid
 class LayerPlan:
     """One way to compute a layer line by line, with its cost.
 
-    `xbars`: upper bound on the crossbars of a core of the grid, with one copy of each matrix. `core_ns`: work of the
-    busiest core for a sample; `products_ns` of it are for MVMs.
+    `xbars`: upper bound on the crossbars of a core of the grid, with one copy of each matrix. `work_ns`: work of the
+    busiest core for a sample; `products_ns` of it are for MVMs. `port_ns`: time for which its cores keep the port of
+    global memory busy, where that is counted.
     """
 
     grid: LineGrid
     xbars: int
-    core_ns: float
+    work_ns: float
     products_ns: float = 0.0
+    port_ns: float = 0.0
+
+    @property
+    def core_ns(self) -> float:
+        """Time in ns that its cores take for a sample: their work, or the wait for the port of global memory."""
+        return max(self.work_ns, self.port_ns)
 
     @property
     def cores(self) -> int:
@@ -25,18 +32,22 @@ class LayerPlan:
 
     def scaled(self, factor: float, grid: LineGrid) -> "LayerPlan":
         """Returns a plan with another grid, and `factor` times all work."""
-        return LayerPlan(grid, self.xbars, factor * self.core_ns, factor * self.products_ns)
+        times_ns = (factor * ns for ns in (self.work_ns, self.products_ns, self.port_ns))
+        return LayerPlan(grid, self.xbars, *times_ns)
 
     def with_one_copy(self) -> "LayerPlan":
         """Returns the plan with one copy of each matrix."""
         return replace(self, grid=replace(self.grid, copies=1))
 
     def weighted(self, products: float, correction: float = 1.0) -> "LayerPlan":
-        """Returns the plan with `products` times the work of MVMs, and then `correction` times all work."""
+        """Returns the plan with `products` times the work of MVMs, and then `correction` times all work.
+
+        No correction shortens the time at the port, which follows from the sizes of the loads.
+        """
         if products == correction == 1:
             return self
-        core_ns = correction * (self.core_ns + (products - 1) * self.products_ns)
-        return LayerPlan(self.grid, self.xbars, core_ns, correction * products * self.products_ns)
+        work_ns = correction * (self.work_ns + (products - 1) * self.products_ns)
+        return replace(self, work_ns=work_ns, products_ns=correction * products * self.products_ns)
 
 
 @dataclass(frozen=True, slots=True)

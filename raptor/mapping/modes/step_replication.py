@@ -101,7 +101,7 @@ def slow_plans(
 
     def slow(plan: LayerPlan) -> LayerPlan:
         pixels = max((last - first for first, last in plan.grid.cols), default=1)
-        return replace(plan, core_ns=max(plan.core_ns, (pixels - 1) * step_ns + plan.core_ns / pixels))
+        return replace(plan, work_ns=max(plan.work_ns, (pixels - 1) * step_ns + plan.work_ns / pixels))
 
     return {key: pareto_front(map(slow, found) if key in keys else found) for key, found in plans.items()}
 

@@ -1,6 +1,7 @@
 """Plans of layers on cores that several layers share."""
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,13 @@ def plans(draw: st.DrawFn) -> list[LayerPlan]:
 def test_slower_plans_that_need_more_cores_are_left_out():
     few, slow, many = (plan_of(n, 1, t) for n, t in ((1, 9.0), (2, 9.5), (3, 4.0)))
     assert pareto_front([many, slow, few]) == [few, many]
+
+
+def test_no_correction_shortens_the_time_at_the_port():
+    plan = replace(plan_of(1, 0, 100.0), port_ns=60.0)
+    assert [plan.weighted(1, factor).core_ns for factor in (0.5, 1, 2)] == [60, 100, 200]
+    assert plan.weighted(1, 0.5).weighted(1, 2).core_ns == 100
+    assert plan.scaled(0.5, plan.grid).port_ns == 30
 
 
 def cores_of(fronts: dict[str, list[LayerPlan]], cores: int) -> list[tuple[int, ...]]:
