@@ -220,22 +220,28 @@ class _Search:
             self.knobs, self.known.found = best.result().knobs, [best]
 
     def correct(
-        self, knobs: TuningKnobs, corrections: Mapping[str, float] | None = None, *, limited: bool = True
+        self,
+        knobs: TuningKnobs,
+        corrections: Mapping[str, float] | None = None,
+        *,
+        limited: bool = True,
+        mapper: RowMapper | None = None,
     ) -> Mapping[str, float]:
         """Evaluates a decision, and decisions by its corrected work. Returns the corrections of the last decision.
 
         `corrections`: those that are known before, from decisions by other knobs. `limited`: see `evaluate`.
+        `mapper`: for a part of the cores; else for all.
         """
-        found = corrections or {}
+        found, mapper = corrections or {}, mapper or self.mapper
         for _ in range(CORRECTION_ROUNDS + 1):
             if self.known.steps > MOST_STEPS:
                 break
-            planned, used = self.mapper.plan(knobs, found), found
+            planned, used = mapper.plan(knobs, found), found
             bounds, times = self.known.evaluate(planned.decision, knobs, used, limited=limited)
             laned = knobs.lanes > 1 and not (knobs.moves and knobs.aligned_lines)
             if laned and times is not None and self.is_hopeless(times.result()):
                 break
-            found = next_corrections(used, planned, bounds.busy_ns)
+            found = next_corrections(used, planned, bounds)
             if not found:
                 break
         return found
@@ -348,7 +354,7 @@ class _Search:
             found = self.known.best_since(best, count)
             if found.cost(self.latency) > WORTH_REPEATING * best.cost(self.latency):
                 return
-            best, corrections = found, next_corrections(corrections, planned, bounds.busy_ns)
+            best, corrections = found, next_corrections(corrections, planned, bounds)
 
     def spread_tokens(self) -> None:
         """Evaluates decisions by which layers of one token have cores for their row tiles."""
@@ -366,13 +372,11 @@ class _Search:
             full = best.bounds.total_ns / cores > EVEN_SHARE * best.bounds.least_interval_ns
             if failures == MOST_FAILURES or (full and not best.waits_for_port):
                 return
-            places = (arch.places or range(arch.core_count))[:cores]
+            places, count = (arch.places or range(arch.core_count))[:cores], len(self.known.found)
             try:
-                planned = replace(self.mapper, arch=arch.with_places(places)).plan(best.knobs)
+                self.correct(best.knobs, best.corrections, mapper=replace(self.mapper, arch=arch.with_places(places)))
             except (CapacityError, NothingStreamsError):
                 return
-            count = len(self.known.found)
-            self.known.evaluate(planned.decision, best.knobs)
             found = self.known.best_since(best, count)
             best, failures = found, failures + 1 if found is best else 0
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from raptor.mapping.decision import Decision, LineFlow, LineUnfolding
+from raptor.mapping.evaluation.evaluate import WorkBounds
 from raptor.mapping.row_mapping import PlannedDecision
 
 LARGEST_CORRECTION = 32.0
@@ -11,21 +12,23 @@ LARGEST_CORRECTION = 32.0
 
 
 def next_corrections(
-    corrections: Mapping[str, float], planned: PlannedDecision, busy_ns: Mapping[int, float]
+    corrections: Mapping[str, float], planned: PlannedDecision, bounds: WorkBounds
 ) -> dict[str, float]:
     """Returns corrections that make the planned work of each layer, loader and product that of its busiest core.
 
-    `corrections`: by which the decision was planned. `busy_ns`: evaluated work of each core.
+    For tensors without loaders, it becomes the time for which the port of global memory is busy. `corrections`: by
+    which the decision was planned. `bounds`: its evaluated work.
     """
-    planned_ns = Counter[int]()
+    planned_ns, port_ns = Counter[int](), 0.0
     cores = {key: _placed_cores(planned.decision, key) for key, ns in planned.planned_ns.items() if ns > 0}
     for key, own in cores.items():
         planned_ns.update(dict.fromkeys(own, planned.planned_ns[key]))
+        port_ns += 0.0 if own else planned.planned_ns[key]
     found: dict[str, float] = {}
     for key, own in cores.items():
-        if own:
-            factor = corrections.get(key, 1.0) * max(busy_ns.get(core, 0.0) / planned_ns[core] for core in own)
-            found[key] = min(LARGEST_CORRECTION, max(1 / LARGEST_CORRECTION, factor))
+        shares = [bounds.busy_ns.get(core, 0.0) / planned_ns[core] for core in own] or [bounds.port_ns / port_ns]
+        factor = corrections.get(key, 1.0) * max(shares)
+        found[key] = min(LARGEST_CORRECTION, max(1 / LARGEST_CORRECTION, factor))
     return found
 
 

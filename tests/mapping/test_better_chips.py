@@ -8,6 +8,7 @@ import pytest
 
 import models
 import raptor
+from benchmarks.programs.slow_models import build_model
 from raptor.codegen.pimsim.back_end import PIMSIM_BACKEND
 from raptor.compiler.pipeline import complete, generate_code, rewrite_and_map, run_lowering
 from raptor.mapping.paces import Pace, default_pace
@@ -99,6 +100,14 @@ def test_a_better_chip_is_hardly_slower_by_default():
     the chip's own times, an interval got 4 % longer with seed 5. These and more are slow tests.)
     """
     all_no_worse("lenet5", 1, None)
+
+
+@pytest.mark.parametrize("name", ["image_grey", "image_last_axis", "unrolled_loop"])
+def test_more_cores_are_no_worse(name: str):
+    """By latency x interval. Their inputs are loaded for a few layers, which do not need 400 cores."""
+    found = [figures(build_model(name), {}, {"cores": cores}, None) for cores in (64, 400)]
+    few, many = (each["latency"] * each["interval"] for each in found)
+    assert many <= NOISE * few
 
 
 @pytest.mark.parametrize(

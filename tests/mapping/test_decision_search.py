@@ -28,7 +28,7 @@ from raptor.mapping.strategies import ROWS
 from raptor.mapping.work_corrections import next_corrections
 from raptor.options import ChipOptions
 from raptor.target.arch import Target, load_chip
-from tests.pipeline import by_line, check
+from tests.pipeline import by_line, check, line_flow
 
 
 def bench(cores: int, **options: int) -> Target:
@@ -101,8 +101,8 @@ def test_decisions_are_compared_by_their_interval_with_stages(monkeypatch: pytes
     mapped = first_mapping("lenet5", chip)
     mapper = RowMapper(mapped.graph, chip, PlanCache())
     first = mapper.plan(knobs)
-    busy_ns = evaluate(mapped.graph, first.decision, chip).bounds.busy_ns
-    second = mapper.plan(knobs, next_corrections({}, first, busy_ns))
+    bounds = evaluate(mapped.graph, first.decision, chip).bounds
+    second = mapper.plan(knobs, next_corrections({}, first, bounds))
     found = [search_rows(mapped.graph, chip, PlanCache(), replace(knobs, stages=n)) for n in (3, 1)]
     assert found[0] == (second.decision,)
     assert found[1][0] != second.decision
@@ -128,6 +128,21 @@ def test_a_correction_moves_cores() -> None:
     assert plain.decision == map_rows(mapped.graph, chip, PlanCache())
     assert after > before
     assert slow.planned_ns[key] < 4 * plain.planned_ns[key]
+
+
+def test_inputs_without_loaders_share_the_time_at_the_port() -> None:
+    """The work of a layer is corrected by its busiest core."""
+    mapped = first_mapping("lenet5", bench(32))
+    mapper = RowMapper(mapped.graph, bench(32), PlanCache())
+    planned = mapper.plan(DEFAULT_KNOBS, {"input": 1 / 32})
+    assert line_flow(planned.decision).loaders == {}
+    key = next(iter(by_line(planned.decision)))
+    own = by_line(planned.decision)[key].cores
+    assert isinstance(own, tuple)
+    ns = {key: 100.0, "input": 30.0, "second": 10.0}
+    bounds = replace(evaluate(mapped.graph, planned.decision, bench(32)).bounds, busy_ns={own[-1]: 50.0}, port_ns=20.0)
+    found = next_corrections({"second": 3.0}, replace(planned, planned_ns=ns), bounds)
+    assert found == {key: 0.5, "input": 0.5, "second": 1.5}
 
 
 def attended() -> ModelProto:
