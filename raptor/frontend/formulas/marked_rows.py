@@ -41,7 +41,8 @@ def select_rows(build: OperatorBuilder, x: Tensor, ids: Tensor, axis: int) -> Te
     never another slice. Raises `ImportRefusal` for integers.
     """
     size, count = x.shape[axis], math.prod(ids.shape)
-    reach = _restrict_indices(build, x, ids, size)
+    _check_marks(x, ids, size)
+    reach = build.ctx.restrict_input(ids, IntegerInterval(-size, size - 1))
     _check_copies(x, count)
     f = FormulaBuilder(build.node, build.ctx, (count, size), Image((count, size), 1))
     index = f.broadcast(replace(count_from_start(build, ids, size, reach), shape=(count, 1)))
@@ -60,20 +61,22 @@ def select_places(build: OperatorBuilder, x: Tensor, ids: Tensor, batch: int) ->
     """
     depth, count = batch + ids.shape[-1], math.prod(ids.shape[:-1])
     sizes, shared = x.shape[:depth], math.prod(ids.shape[:batch])
-    reach = _restrict_indices(build, x, ids, math.prod(sizes), max(sizes[batch:]))
+    places, indexed = math.prod(sizes), sizes[batch:]
+    _check_marks(x, ids, places)
+    reach = build.ctx.restrict_input(ids, IntegerInterval(-max(indexed), max(indexed) - 1))
     _check_copies(x, count)
-    f = FormulaBuilder(build.node, build.ctx, (count, math.prod(sizes)), Image((count, math.prod(sizes)), 1))
-    places, numbers = np.indices(sizes).reshape(depth, 1, -1), c_order(ids.shape).reshape(count, -1)
+    f = _columns(build, count, places)
+    of_place, numbers = np.indices(sizes).reshape(depth, 1, -1), c_order(ids.shape).reshape(count, -1)
     batches = np.repeat(c_order((shared,)), count // shared)[:, None]
-    missing: Value = f.constant((batches != np.arange(math.prod(sizes)) // math.prod(sizes[batch:])).astype(np.float32))
-    for k, size in enumerate(sizes[batch:]):
+    missing: Value = f.constant((batches != np.arange(places) // math.prod(indexed)).astype(np.float32))
+    for k, size in enumerate(indexed):
         index = count_from_start(build, build.rearrange(numbers[:, k], ids), size, reach)
-        place = f.constant(places[batch + k].astype(np.float32))
+        place = f.constant(of_place[batch + k].astype(np.float32))
         distance = f.sub(f.broadcast(replace(index, shape=(count, 1))), place)
         missing = f.add(f.mul(distance, distance), missing)
     marks = _tensor(f.relu(f.sub(1, missing)))
-    sure = all(_is_within(build, ids, reach, size) for size in sizes[batch:])
-    found = _select_marked(build, x, c_order(x.shape).reshape(math.prod(sizes), -1), marks, sure)
+    sure = all(_is_within(build, ids, reach, size) for size in indexed)
+    found = _select_marked(build, x, c_order(x.shape).reshape(places, -1), marks, sure)
     wanted = c_order((count, math.prod(x.shape[depth:])))
     return build.rearrange(wanted.reshape(*ids.shape[:-1], *x.shape[depth:]), found)
 
@@ -133,7 +136,9 @@ def add_rows(build: OperatorBuilder, size: int, ids: Tensor, updates: Tensor, ax
     `ImportRefusal` for integers.
     """
     count = updates.shape[axis]
-    numbers = count_from_start(build, ids, size, _restrict_indices(build, updates, ids, size))
+    _check_marks(updates, ids, size)
+    reach = build.ctx.restrict_input(ids, IntegerInterval(-size, size - 1))
+    numbers = count_from_start(build, ids, size, reach)
     f = FormulaBuilder(build.node, build.ctx, (size, count), Image((size, count), 1))
     # A copy for each row, not one that each row's function reads, so that cores can share the rows.
     index = build.lay_out(build.rearrange(np.broadcast_to(c_order((1, count)), f.shape), numbers), f.image)
@@ -157,16 +162,12 @@ def find_row_ids(build: OperatorBuilder, ids: Tensor, x: Shape, axis: int) -> Te
     return build.rearrange(first, ids)
 
 
-def _restrict_indices(
-    build: OperatorBuilder, x: Tensor, ids: Tensor, size: int, limit: int | None = None
-) -> IntegerInterval | None:
-    """Has the host reject indices outside -limit .. limit - 1; the limit is the size if None. Returns their range."""
+def _check_marks(x: Tensor, ids: Tensor, size: int) -> None:
+    """Raises `ImportRefusal` for integers, and if a mark of each index for each of `size` rows of x is too much."""
     if "int" in (x.element.kind, ids.element.kind):
         raise ImportRefusal("computed indices of what is computed, in a program of integers")
     if size * math.prod(ids.shape) > MOST_MARKS:
         raise ImportRefusal(f"{math.prod(ids.shape)} computed indices of {size} rows; their product is at most 2^22")
-    most = size if limit is None else limit
-    return build.ctx.restrict_input(ids, IntegerInterval(-most, most - 1))
 
 
 def _marks(f: FormulaBuilder, index: Value, numbers: Numbers) -> Tensor:

@@ -113,10 +113,7 @@ def emit_gather(node: NodeView, ctx: ImportContext, ids: Tensor, axis: int) -> N
     """Emits the slices of the node's first input along an axis that computed indices `ids` select."""
     build = OperatorBuilder(node, ctx)
     x = build.operand(node.inputs[0])
-    build.finish(select_rows(build, x, ids, axis))
-    whole = ctx.integer_range(x)
-    if whole is not None:
-        ctx.declare_range(node.output, whole)
+    _finish_selection(build, x, select_rows(build, x, ids, axis))
 
 
 def emit_gather_nd(node: NodeView, ctx: ImportContext, batch: int) -> None:
@@ -127,10 +124,15 @@ def emit_gather_nd(node: NodeView, ctx: ImportContext, batch: int) -> None:
         return
     build = OperatorBuilder(node, ctx)
     x = build.operand(node.inputs[0])
-    build.finish(select_places(build, x, ids, batch))
-    whole = ctx.integer_range(x)
+    _finish_selection(build, x, select_places(build, x, ids, batch))
+
+
+def _finish_selection(build: OperatorBuilder, x: Tensor, selected: Tensor) -> None:
+    """Makes selected elements of x the result of the node, with the range of integers that x has."""
+    build.finish(selected)
+    whole = build.ctx.integer_range(x)
     if whole is not None:
-        ctx.declare_range(node.output, whole)
+        build.ctx.declare_range(build.node.output, whole)
 
 
 def _choose(node: NodeView, ctx: ImportContext, rows: Indices, at: Indices) -> None:
@@ -165,10 +167,7 @@ def _choose(node: NodeView, ctx: ImportContext, rows: Indices, at: Indices) -> N
     if reach is None or ctx.has_assumed_range(ids) or reach.low < -size or reach.high >= size:
         marked = _largest(build, mark)
         found = _tensor(nan_where_not(FormulaBuilder(node, ctx, found.shape, found.image), found, marked))
-    build.finish(build.rearrange(np.argsort(order).reshape(at.shape), found))
-    whole = ctx.integer_range(x)
-    if whole is not None:
-        ctx.declare_range(node.output, whole)
+    _finish_selection(build, x, build.rearrange(np.argsort(order).reshape(at.shape), found))
 
 
 def _largest(build: OperatorBuilder, value: Value) -> Tensor:
