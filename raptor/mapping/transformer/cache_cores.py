@@ -176,7 +176,7 @@ def _share_layers(graph: Graph, decision: Decision, arch: Target, chains: _Chain
     held = Counter[int]()
     for layer in others.values():
         if isinstance(layer, KernelUnfolding | FullyConnected):
-            held.update(count_matrix_crossbars(layer.matrices, layer.cores[: len(layer.matrices)]))
+            held.update(count_matrix_crossbars(layer.matrices, layer.cores))
         elif record_cores(layer):
             return None
     return share_layers(graph, keys, held, arch, decision.tile)
