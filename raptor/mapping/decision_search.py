@@ -199,15 +199,15 @@ class _Search:
     def divide_otherwise(self, start: EvaluatedDecision) -> None:
         """Evaluates decisions with other divisions of the cores: by other weights of products, and for fewer cores.
 
-        If they are not better, cores move to layers that others wait for.
+        From the best of them, cores move to layers that others wait for.
         """
         count = len(self.known.found)
         for factor in () if self.chains else PRODUCT_FACTORS:
             self.correct(replace(start.knobs, products=factor * self.knobs.products))
         whole = self.known.best_since(start, count)
         self.use_fewer_cores(whole)
-        if not self.chains and 0 < self.latency <= 1 and self.known.best_since(start, count) is whole:
-            self.rebalance(whole)
+        if not self.chains and 0 < self.latency <= 1:
+            self.rebalance(self.known.best_since(start, count))
 
     def compare_phases(self) -> None:
         """Begins with the best of some decisions about the cores that phases of a sample share (`PHASE_WEIGHTS`)."""
@@ -365,7 +365,7 @@ class _Search:
     def use_fewer_cores(self, best: EvaluatedDecision) -> None:
         """Evaluates a decision for fewer and fewer cores, powers of two, as long as that makes it better.
 
-        So a larger chip has the choices of a smaller one.
+        So a larger chip has the choices of a smaller one: by planned work, and by work that is corrected as for `best`.
         """
         arch, failures = self.mapper.arch, 0
         for cores in (2**n for n in reversed(range((arch.usable_cores - 1).bit_length()))):
@@ -373,8 +373,10 @@ class _Search:
             if failures == MOST_FAILURES or (full and not best.waits_for_port):
                 return
             places, count = (arch.places or range(arch.core_count))[:cores], len(self.known.found)
+            mapper = replace(self.mapper, arch=arch.with_places(places))
             try:
-                self.correct(best.knobs, best.corrections, mapper=replace(self.mapper, arch=arch.with_places(places)))
+                for corrections in ({}, best.corrections):
+                    self.correct(best.knobs, corrections, mapper=mapper)
             except (CapacityError, NothingStreamsError):
                 return
             found = self.known.best_since(best, count)

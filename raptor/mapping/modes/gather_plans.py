@@ -63,7 +63,7 @@ def gather_plans(
         sent_ns = image.rows * (readers / len(cols) + 1) * message
         after_ns = sum(after.get(node.output, NO_EPILOGUE).core_ns(1 / len(cols), 1, widths) for node in nodes)
         grid = LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1)
-        yield LayerPlan(grid, 0, busiest_ns + sent_ns + after_ns, port_ns=port_ns)
+        yield LayerPlan(grid, 0, busiest_ns + sent_ns + after_ns, port_ns=port_ns + after_ns)
 
 
 @dataclass(frozen=True, slots=True)

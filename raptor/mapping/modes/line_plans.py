@@ -89,8 +89,9 @@ def load_plans(
         # All loaders share the only port of global memory, where small loads take nearly as long as large ones.
         port_ns = image.rows * sum(global_port_ns(arch, share) for share in shares)
         loaded_ns = image.rows * (load_ns(arch, max(shares)) + pieces * message)
-        work_ns = loaded_ns + moved_ns / len(cols) + after.core_ns(1 / len(cols), 1, widths)
-        yield LayerPlan(LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, work_ns, port_ns=port_ns)
+        after_ns = moved_ns / len(cols) + after.core_ns(1 / len(cols), 1, widths)
+        grid = LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1)
+        yield LayerPlan(grid, 0, loaded_ns + after_ns, port_ns=port_ns + after_ns)
 
 
 def estimate_input_readers(arch: Target) -> int:

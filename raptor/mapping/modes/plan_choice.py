@@ -11,8 +11,8 @@ class LayerPlan:
     """One way to compute a layer line by line, with its cost.
 
     `xbars`: upper bound on the crossbars of a core of the grid, with one copy of each matrix. `work_ns`: work of the
-    busiest core for a sample; `products_ns` of it are for MVMs. `port_ns`: time for which its cores keep the port of
-    global memory busy, where that is counted.
+    busiest core for a sample; `products_ns` of it are for MVMs. `port_ns`: time of its loads if the port of global
+    memory binds, and of what its cores do behind them; 0 for layers.
     """
 
     grid: LineGrid
@@ -23,7 +23,7 @@ class LayerPlan:
 
     @property
     def core_ns(self) -> float:
-        """Time in ns that its cores take for a sample: their work, or the wait for the port of global memory."""
+        """Time in ns that its cores take for a sample: their work, or loads that wait for the port of global memory."""
         return max(self.work_ns, self.port_ns)
 
     @property
