@@ -62,9 +62,6 @@ MOST_FAILED_GROWTHS = 3
 """Number of times that the slowest layer beside a transformer gets more cores without an improvement."""
 
 
-WITHOUT_LOADERS = ""
-"""Key of the correction of all inputs without loaders: their readers keep the port of global memory busy together."""
-
 _Placed = tuple[dict[str, UnitRecord], dict[str, PlacedPlan]]
 """Layers that do not stream and products, and a plan with cores for each layer by line and each input."""
 
@@ -140,8 +137,7 @@ class RowMapper:
     def plan(self, knobs: TuningKnobs, corrections: Mapping[str, float] | None = None) -> PlannedDecision:
         """Returns the decision by some knobs, with the work by which it was made.
 
-        `corrections`: factors on the planned work of layers by line and of loaders, by key (`WITHOUT_LOADERS`: of all
-        inputs that have none); other layers keep theirs.
+        `corrections`: factors on the planned work of layers by line and of loads, by key; other layers keep theirs.
         Raises `NothingStreamsError` if no layer can stream on a chip of this size.
         """
         if knobs.moves:
@@ -254,7 +250,7 @@ class RowMapper:
         `corrections`: see `plan`. `planned_ns`: gets the planned work.
         """
         inputs = {
-            name: [plan.weighted(1, corrections.get(name if plan.cores else WITHOUT_LOADERS, 1.0)) for plan in plans]
+            name: [plan.weighted(1, corrections.get(name, 1.0)) for plan in plans]
             for name, plans in self.input_plans.items()
         }
 

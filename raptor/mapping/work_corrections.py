@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from raptor.mapping.decision import Decision, LineFlow, LineUnfolding
 from raptor.mapping.evaluation.evaluate import WorkBounds
-from raptor.mapping.row_mapping import WITHOUT_LOADERS, PlannedDecision
+from raptor.mapping.row_mapping import PlannedDecision
 
 LARGEST_CORRECTION = 32.0
 """Largest correction of the work of a layer, up or down."""
@@ -16,23 +16,21 @@ def next_corrections(
 ) -> dict[str, float]:
     """Returns corrections that make the planned work of each layer, loader and product that of its busiest core.
 
-    For inputs without loaders, it becomes the time for which the port of global memory is busy (`WITHOUT_LOADERS`).
-    `corrections`: by which the decision was planned; those of what it has not are kept. `bounds`: its evaluated work.
+    That of inputs without loaders becomes the time for which the port of global memory is busy: the guess of how many
+    cores read an input, with which loaders are planned, too, is corrected by it. `corrections`: by which the decision
+    was planned. `bounds`: its evaluated work.
     """
     planned_ns, port_ns = Counter[int](), 0.0
     cores = {key: _placed_cores(planned.decision, key) for key, ns in planned.planned_ns.items() if ns > 0}
     for key, own in cores.items():
         planned_ns.update(dict.fromkeys(own, planned.planned_ns[key]))
         port_ns += 0.0 if own else planned.planned_ns[key]
-    factors = {
-        key: max(bounds.busy_ns.get(core, 0.0) / planned_ns[core] for core in own) for key, own in cores.items() if own
-    }
-    if port_ns > 0:
-        factors[WITHOUT_LOADERS] = bounds.port_ns / port_ns
-    corrected = {key: corrections.get(key, 1.0) * factor for key, factor in factors.items()}
-    return {**corrections} | {
-        key: min(LARGEST_CORRECTION, max(1 / LARGEST_CORRECTION, factor)) for key, factor in corrected.items()
-    }
+    found: dict[str, float] = {}
+    for key, own in cores.items():
+        shares = [bounds.busy_ns.get(core, 0.0) / planned_ns[core] for core in own] or [bounds.port_ns / port_ns]
+        factor = corrections.get(key, 1.0) * max(shares)
+        found[key] = min(LARGEST_CORRECTION, max(1 / LARGEST_CORRECTION, factor))
+    return found
 
 
 def _placed_cores(decision: Decision, key: str) -> frozenset[int]:

@@ -20,7 +20,7 @@ from raptor.mapping.decision_search import search_rows
 from raptor.mapping.evaluation.evaluate import evaluate
 from raptor.mapping.knobs import DEFAULT_KNOBS
 from raptor.mapping.modes.plan_cache import PlanCache
-from raptor.mapping.row_mapping import WITHOUT_LOADERS, RowMapper, map_rows
+from raptor.mapping.row_mapping import RowMapper, map_rows
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, OrderObjective, StepOrder
 from raptor.mapping.scheduling.schedule_kernel import SampleWork
 from raptor.mapping.search_trial import ProgramCost
@@ -134,16 +134,15 @@ def test_inputs_without_loaders_share_the_time_at_the_port() -> None:
     """The work of a layer is corrected by its busiest core."""
     mapped = first_mapping("lenet5", bench(32))
     mapper = RowMapper(mapped.graph, bench(32), PlanCache())
-    planned = mapper.plan(DEFAULT_KNOBS, {WITHOUT_LOADERS: 1 / 32})
+    planned = mapper.plan(DEFAULT_KNOBS, {"input": 1 / 32})
     assert line_flow(planned.decision).loaders == {}
     key = next(iter(by_line(planned.decision)))
     own = by_line(planned.decision)[key].cores
     assert isinstance(own, tuple)
     ns = {key: 100.0, "input": 30.0, "second": 10.0}
     bounds = replace(evaluate(mapped.graph, planned.decision, bench(32)).bounds, busy_ns={own[-1]: 50.0}, port_ns=20.0)
-    given = {WITHOUT_LOADERS: 3.0, "without work": 4.0}
-    found = next_corrections(given, replace(planned, planned_ns=ns), bounds)
-    assert found == {key: 0.5, WITHOUT_LOADERS: 1.5, "without work": 4.0}
+    found = next_corrections({"second": 3.0}, replace(planned, planned_ns=ns), bounds)
+    assert found == {key: 0.5, "input": 0.5, "second": 1.5}
 
 
 def attended() -> ModelProto:
