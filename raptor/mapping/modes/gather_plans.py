@@ -58,12 +58,14 @@ def gather_plans(
     ]
     for cols in split_evenly(image.width, arch.usable_cores):
         times = [[move.times_ns(own, arch) for own in cols] for move in moves]
-        busiest_ns = max(sum(own_ns for own_ns, _ in of_core) for of_core in zip(*times, strict=True))
-        port_ns = sum(port_ns for of_move in times for _, port_ns in of_move)
+        busiest_ns = max(sum(own_ns for own_ns, *_ in of_core) for of_core in zip(*times, strict=True))
+        port_ns = sum(port_ns for of_move in times for _, port_ns, _ in of_move)
+        source_ns = sum(source_ns for of_move in times for *_, source_ns in of_move)
         sent_ns = image.rows * (readers / len(cols) + 1) * message
         after_ns = sum(after.get(node.output, NO_EPILOGUE).core_ns(1 / len(cols), 1, widths) for node in nodes)
         grid = LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1)
-        yield LayerPlan(grid, 0, busiest_ns + sent_ns + after_ns, port_ns=port_ns + after_ns)
+        work_ns = max(busiest_ns + sent_ns, source_ns) + after_ns
+        yield LayerPlan(grid, 0, work_ns, port_ns=port_ns, behind_ns=after_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,10 @@ class _Lookup:
 
     image: Image
 
-    def times_ns(self, cols: Range, arch: Target) -> tuple[float, float]:
-        """Returns the work in ns of the core that looks up some columns, and its time at the port of global memory."""
+    def times_ns(self, cols: Range, arch: Target) -> tuple[float, float, float]:
+        """Returns the times in ns that some columns take: see `_GatheredMove.times_ns`."""
         pixels, channels = self.image.rows * (cols[1] - cols[0]), self.image.channels
-        return pixels * (load_ns(arch, channels) + 4 * ISSUE_NS), pixels * global_port_ns(arch, channels)
+        return pixels * (load_ns(arch, channels) + 4 * ISSUE_NS), pixels * global_port_ns(arch, channels), 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +102,17 @@ class _GatheredMove:
         computed = not {*graph.inputs}.issuperset(node.inputs)
         return cls(sources, places, given, computed, takes_short_runs(graph, node))
 
-    def times_ns(self, cols: Range, arch: Target) -> tuple[float, float]:
-        """Returns the work in ns of the core that gathers some columns, and the time in ns of what brings them.
+    def times_ns(self, cols: Range, arch: Target) -> tuple[float, float, float]:
+        """Returns the times in ns that some columns take: of their core, the port of global memory, and their source.
 
-        That is the port of global memory for model inputs without loaders. A computed tensor may be on a single core,
-        which then sends all messages.
+        The port is busy for model inputs without loaders. A computed tensor may be on a single core, its source, which
+        then sends all messages.
         """
         read = self.places.columns_read(cols)
         sizes = [(high - low) * self.given[t].channels for (t, _), (low, high) in read.items()]
         copy_ns = copy_lines_ns(self.sources[:, slice(*cols)].reshape(len(self.sources), -1), arch)
         if self.computed:
             brought_ns = sum(message_ns(arch, size) for size in sizes)
-            return copy_ns + brought_ns, brought_ns
+            return copy_ns + brought_ns, 0.0, brought_ns
         port_ns = 0.0 if self.passed else sum(global_port_ns(arch, size) for size in sizes)
-        return copy_ns + sum(load_ns(arch, size) for size in sizes), port_ns
+        return copy_ns + sum(load_ns(arch, size) for size in sizes), port_ns, 0.0

@@ -91,7 +91,7 @@ def load_plans(
         loaded_ns = image.rows * (load_ns(arch, max(shares)) + pieces * message)
         after_ns = moved_ns / len(cols) + after.core_ns(1 / len(cols), 1, widths)
         grid = LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1)
-        yield LayerPlan(grid, 0, loaded_ns + after_ns, port_ns=port_ns + after_ns)
+        yield LayerPlan(grid, 0, loaded_ns + after_ns, port_ns=port_ns, behind_ns=after_ns)
 
 
 def estimate_input_readers(arch: Target) -> int:

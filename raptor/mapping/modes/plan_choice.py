@@ -11,8 +11,8 @@ class LayerPlan:
     """One way to compute a layer line by line, with its cost.
 
     `xbars`: upper bound on the crossbars of a core of the grid, with one copy of each matrix. `work_ns`: work of the
-    busiest core for a sample; `products_ns` of it are for MVMs. `port_ns`: time of its loads if the port of global
-    memory binds, and of what its cores do behind them; 0 for layers.
+    busiest core for a sample; `products_ns` of it are for MVMs, and `behind_ns` follow the last load. `port_ns`: time
+    for which loads of inputs keep the port of global memory busy.
     """
 
     grid: LineGrid
@@ -20,11 +20,12 @@ class LayerPlan:
     work_ns: float
     products_ns: float = 0.0
     port_ns: float = 0.0
+    behind_ns: float = 0.0
 
     @property
     def core_ns(self) -> float:
-        """Time in ns that its cores take for a sample: their work, or loads that wait for the port of global memory."""
-        return max(self.work_ns, self.port_ns)
+        """Time in ns of its cores for a sample: of their work, or of the port of global memory and what follows."""
+        return max(self.work_ns, self.port_ns + self.behind_ns)
 
     @property
     def cores(self) -> int:
@@ -32,8 +33,8 @@ class LayerPlan:
 
     def scaled(self, factor: float, grid: LineGrid) -> "LayerPlan":
         """Returns a plan with another grid, and `factor` times all work."""
-        times_ns = (factor * ns for ns in (self.work_ns, self.products_ns, self.port_ns))
-        return LayerPlan(grid, self.xbars, *times_ns)
+        times_ns = self.work_ns, self.products_ns, self.port_ns, self.behind_ns
+        return LayerPlan(grid, self.xbars, *(factor * ns for ns in times_ns))
 
     def with_one_copy(self) -> "LayerPlan":
         """Returns the plan with one copy of each matrix."""
@@ -47,7 +48,8 @@ class LayerPlan:
         if products == correction == 1:
             return self
         work_ns = correction * (self.work_ns + (products - 1) * self.products_ns)
-        return replace(self, work_ns=work_ns, products_ns=correction * products * self.products_ns)
+        products_ns, behind_ns = correction * products * self.products_ns, correction * self.behind_ns
+        return replace(self, work_ns=work_ns, products_ns=products_ns, behind_ns=behind_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,11 @@ def test_slower_plans_that_need_more_cores_are_left_out():
 
 
 def test_no_correction_shortens_the_time_at_the_port():
-    plan = replace(plan_of(1, 0, 100.0), port_ns=60.0)
-    assert [plan.weighted(1, factor).core_ns for factor in (0.5, 1, 2)] == [60, 100, 200]
+    """It shortens what follows the last load."""
+    plan = replace(plan_of(1, 0, 100.0), port_ns=60.0, behind_ns=20.0)
+    assert [plan.weighted(1, factor).core_ns for factor in (0.5, 1, 2)] == [70, 100, 200]
     assert plan.weighted(1, 0.5).weighted(1, 2).core_ns == 100
-    assert plan.scaled(0.5, plan.grid).port_ns == 30
+    assert plan.scaled(0.5, plan.grid).weighted(1, 0.5).core_ns == 35
 
 
 def cores_of(fronts: dict[str, list[LayerPlan]], cores: int) -> list[tuple[int, ...]]:
