@@ -191,7 +191,7 @@ class _Search:
         elif not self.chains and self.latency and not phases:
             self.correct(replace(self.knobs, latency=0.0))
         if not self.chains and not phases:
-            self.correct(replace(self.best.knobs, neighbours=LIGHT_PAIR * self.knobs.neighbours))
+            self.share_more()
             self.align_lanes(corrections)
         self.use_lanes(corrections)
         if not self.best.knobs.moves:
@@ -318,6 +318,16 @@ class _Search:
     def is_hopeless(self, found: EvaluatedDecision) -> bool:
         """True if a decision is so much worse than the best one that corrected work will not make it the best."""
         return found.cost(self.latency) > WORTH_CORRECTING * self.best.cost(self.latency)
+
+    def share_more(self) -> None:
+        """Evaluates decisions in which more neighbours share cores (`LIGHT_PAIR`), from the best one on.
+
+        If none is better, their steps do not shorten the search that follows.
+        """
+        best, steps = self.best, self.known.steps
+        self.correct(replace(best.knobs, neighbours=LIGHT_PAIR * self.knobs.neighbours))
+        if self.best is best:
+            self.known.steps = steps
 
     def align_lanes(self, corrections: Mapping[str, float]) -> None:
         """Evaluates decisions in which all layers with many output lines have equal lanes, from the best one on.
