@@ -3,12 +3,11 @@
 A plan knows the work of a layer alone. What the layer costs in its place, with the readers that it sends to, the cores
 that it shares and the port of global memory, is known when a decision is evaluated. So a graph is mapped several times.
 Each time, the planned work of layers and loaders is corrected by their evaluated work. Fully connected layers count
-twice, as they delay a sample, or once. Chains of tokens have several forms, or none. More
-neighbours may share cores. Layers may have lanes, and moves
+twice, as they delay a sample, or once. Chains of tokens have several forms, or none. Layers may have lanes, and moves
 of computed tensors with much work behind them cores of their own. The work of products counts once, twice or half,
 because plans with few products take many crossbars and send more. Then fewer cores are tried: each value has fewer
 readers there, and where sending or the port binds, fewer cores are faster. If they are not, cores move to layers that
-others wait for. At last, layers on the core with most work get idle cores.
+others wait for. Then more neighbours share cores. At last, layers on the core with most work get idle cores.
 
 The search is deterministic. It ends after `MOST_STEPS` scheduled steps, so a large graph gets few candidates.
 """
@@ -45,8 +44,8 @@ LIGHT_PAIR = 0.8
 """Factor on `TuningKnobs.neighbours` that is tried, so that more neighbours share cores.
 
 A pair needs hardly any message between its layers, which the planned work does not know. Latency and interval on 64
-cores of `bench`, without and with it, in us: patches in patches 239, 123 and 198, 108; a dual-path network 524, 182 and
-446, 170; a signal with skipped layers 117, 43 and 102, 33.
+cores of `bench`, without and with it, in us: patches in patches 239, 123 and 198, 107; a signal with skipped layers
+117, 43 and 96, 39.
 """
 
 WORTH_REPEATING = 0.9
@@ -191,7 +190,6 @@ class _Search:
         elif not self.chains and self.latency and not phases:
             self.correct(replace(self.knobs, latency=0.0))
         if not self.chains and not phases:
-            self.share_more()
             self.align_lanes(corrections)
         self.use_lanes(corrections)
         if not self.best.knobs.moves:
@@ -202,6 +200,8 @@ class _Search:
         self.divide_otherwise(self.best)
         if other is not None:
             self.divide_otherwise(other)
+        if not self.chains and not phases:
+            self.share_more()
         self.spread_tokens()
         self.chain_products()
         self.use_idle_cores()
@@ -320,14 +320,17 @@ class _Search:
         return found.cost(self.latency) > WORTH_CORRECTING * self.best.cost(self.latency)
 
     def share_more(self) -> None:
-        """Evaluates decisions in which more neighbours share cores (`LIGHT_PAIR`), from the best one on.
+        """Evaluates decisions in which more neighbours share cores (`LIGHT_PAIR`): like the best one, and the first.
 
-        If none is better, their steps do not shorten the search that follows.
+        If one is better, the cores are also divided otherwise for it; else their steps do not shorten the search.
         """
         best, steps = self.best, self.known.steps
-        self.correct(replace(best.knobs, neighbours=LIGHT_PAIR * self.knobs.neighbours))
+        for knobs in (best.knobs, self.knobs):
+            self.correct(replace(knobs, neighbours=LIGHT_PAIR * self.knobs.neighbours))
         if self.best is best:
             self.known.steps = steps
+        else:
+            self.divide_otherwise(self.best)
 
     def align_lanes(self, corrections: Mapping[str, float]) -> None:
         """Evaluates decisions in which all layers with many output lines have equal lanes, from the best one on.
