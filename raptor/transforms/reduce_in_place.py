@@ -34,13 +34,18 @@ from raptor.graph.ir import (
 from raptor.graph.streaming_layout import can_stream, drop_unused_moves, keeps_elements_in_place
 from raptor.graph.window import Window
 from raptor.target.tensor_layout import Image
+from raptor.transforms.tokens.pool_neighbours import pool_neighbours
 
 _PIXEL = 512
 """Largest number of channels of a pixel that is made of a line of tokens."""
 
 
 def reduce_in_place(graph: Graph) -> Graph:
-    """Returns the graph with its softmaxes and pools over distributed pixels computed on the cores of these pixels."""
+    """Returns the graph with its softmaxes and pools over distributed pixels computed on the cores of these pixels.
+
+    Pools over groups of tokens are functions of these (`pool_neighbours`).
+    """
+    graph = pool_neighbours(graph)
     makers, multiplied = {node.output: node for node in graph.nodes}, _multiplied(graph)
     rewriter = _Rewriter(dict(graph.tensors))
     for node in graph.nodes:

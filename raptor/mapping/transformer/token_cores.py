@@ -296,7 +296,8 @@ class TokenChain:
 class AttentionProduct:
     """The first product of an attention: its name, heads, queries of a head, keys of a head, channels of a head.
 
-    `relays`: token tensors from before the attention that layers after it read.
+    `relays`: token tensors from before the attention that layers after it read. `extra_ns`: time on one core of the
+    element-wise functions that run behind the product, on its cores.
     """
 
     key: str
@@ -305,6 +306,7 @@ class AttentionProduct:
     keys: int
     channels: int
     relays: tuple[str, ...] = ()
+    extra_ns: float = 0.0
 
     def enumerate_splits(self, cores: int) -> Iterator[tuple[int, int]]:
         """Yields (ranges of heads, most ranges of queries) for at most `cores` cores."""
@@ -349,6 +351,7 @@ def _best(
 ) -> tuple[float, tuple[int, int]]:
     """Returns the time in ns of the fastest split, and its heads and queries; a memo for attentions of equal sizes."""
     (head_ns, query_ns), flit_ns = _dot_times(product.keys, product.channels, arch), message_element_ns(arch)
+    query_ns += product.extra_ns / (product.heads * product.queries)
     sent = 0.0 if senders is None else -(-product.keys // max(1, senders)) * product.channels * flit_ns
     found: list[tuple[float, tuple[int, int]]] = []
     for heads, most in product.enumerate_splits(cores):

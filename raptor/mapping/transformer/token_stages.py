@@ -3,13 +3,16 @@
 Other layers, such as convolutions, may lie between two attentions, or interrupt a chain.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from raptor.graph.ir import Constant, Dot, Elementwise, Filter, Graph, Map, Node, Rename, Softmax, Stencil
 from raptor.graph.layers import filter_key, is_pointwise, layer_target
 from raptor.graph.streaming_layout import is_token_layout
+from raptor.mapping.modes.critical_operand import find_critical_positions
 from raptor.mapping.modes.line_streaming import ChannelRanges, can_stream_product, find_views, line_channel_ranges
+from raptor.mapping.modes.operator_cost import operator_ns
 from raptor.mapping.transformer.token_cores import MOST_TOGETHER, AttentionProduct, TokenChain, TokenLayer, TokenStages
 from raptor.target.arch import Target
 
@@ -50,9 +53,11 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> To
     chains = [TokenChain(tuple(chain), arch.xbars_per_core, arch.xbar_rows) for chain in found.chains]
     if not any(found.products) or any(chain.least > MOST_TOGETHER for chain in chains):
         return None
+    behind_ns = _find_work_behind(graph, arch, {product.key for together in found.products for product in together})
+    products = ([replace(each, extra_ns=behind_ns[each.key]) for each in together] for together in found.products)
     passing = (
         (*(_relaying(graph, first, relays.get(i, ())) for first in together[:1]), *together[1:])
-        for i, together in enumerate(found.products)
+        for i, together in enumerate(products)
     )
     return TokenStages(tuple(chains), tuple(passing), found.breaks)
 
@@ -123,6 +128,24 @@ class _Finding:
             self.breaks[len(self.products)] = between
         self.products.append([])
         self.chains.append([])
+
+
+def _find_work_behind(graph: Graph, arch: Target, products: Container[str]) -> Mapping[str, float]:
+    """Returns, for each of some products, the time in ns on one core of the element-wise functions behind it.
+
+    These run on the cores of the product until the next layer, also behind moves and further products of its results.
+    """
+    made = find_critical_positions(graph)
+    owner: dict[str, str] = {}
+    found = defaultdict[str, float](float)
+    for node in graph.nodes:
+        lead = max(node.inputs, key=made.__getitem__, default="")
+        if node.output in products:
+            owner[node.output] = node.output
+        elif lead in owner and not isinstance(node.operator, Filter):
+            owner[node.output] = owner[lead]
+            found[owner[lead]] += operator_ns(graph, node, arch) if isinstance(node.operator, Elementwise) else 0.0
+    return found
 
 
 def _relaying(graph: Graph, product: AttentionProduct, early: Iterable[str]) -> AttentionProduct:

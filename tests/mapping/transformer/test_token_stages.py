@@ -1,6 +1,7 @@
 """Models of tokens and images: where other layers lie between attentions, these may have cores of their own."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -15,6 +16,7 @@ from raptor.mapping.transformer.token_cores import TokenStages, group_stages
 from raptor.mapping.transformer.token_stages import find_stages
 from raptor.target import arch
 from raptor.target.arch import Target
+from raptor.target.timing import vector_ns
 from tests.pipeline import check, streamed
 
 Build = Callable[[BlockBuilder], str]
@@ -93,6 +95,25 @@ def test_attentions_that_do_not_depend_on_each_other_are():
     stages = stages_of(beside)
     assert [len(together) for together in stages.products] == [2]
     assert not stages.breaks
+
+
+def test_functions_behind_a_product_are_work_of_its_cores():
+    """Also behind a rearrangement, but not behind the next layer. An absolute value is two functions."""
+    count = 30
+
+    def scored(b: BlockBuilder) -> str:
+        x = b.op("Transpose", b.op("Reshape", b.conv("x", 8, 8), b.ints(1, 8, 36)), perm=[0, 2, 1])
+        x = b.op("MatMul", b.linear(x, 8, 8), b.op("Transpose", b.linear(x, 8, 8), perm=[0, 2, 1]))
+        x = b.op("Concat", x, b.op("Slice", x, b.ints(0), b.ints(1), b.ints(2)), axis=2)
+        for _ in range(count):
+            x = b.op("Abs", x)
+        return b.op("Abs", b.linear(x, 37, 8))
+
+    ((product,),) = (together for together in stages_of(scored).products if together)
+    each_ns = vector_ns(chip(), 36 * 37, 2)
+    assert product.extra_ns == 2 * count * each_ns
+    few, many = (replace(product, extra_ns=ns).best(40, 36, chip())[1] for ns in (0.0, 100 * product.extra_ns))
+    assert few[1] < many[1] == 36
 
 
 def test_layers_of_tokens_without_attention_are_no_stages():
