@@ -6,7 +6,7 @@ Each time, the planned work of layers and loaders is corrected by their evaluate
 twice, as they delay a sample, or once. Chains of tokens have several forms, or none. Layers may have lanes, and moves
 of computed tensors with much work behind them cores of their own. The work of products counts once, twice or half,
 because plans with few products take many crossbars and send more. Then fewer cores are tried: each value has fewer
-readers there, and where sending or the port binds, fewer cores are faster. If they are not, cores move to layers that
+readers there, and where sending or the port binds, fewer cores are faster. From the best of these, cores move to layers that
 others wait for. Beside that, more neighbours share cores. At last, layers on the core with most work get idle cores.
 
 The search is deterministic. It ends after `MOST_STEPS` scheduled steps, so a large graph gets few candidates.
