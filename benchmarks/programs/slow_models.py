@@ -358,6 +358,32 @@ def graph_sums(b: BlockBuilder, nodes: int, edges: int, channels: int) -> str:
     return x
 
 
+def neighbour_sums(b: BlockBuilder, nodes: int, edges: int, channels: int) -> str:
+    """Sums over the neighbours of each node between layers of the nodes; the edges are an input."""
+    x = b.op("Relu", dense(b, b.input("x", nodes, 16), 16, channels))
+    ids = b.input("edges", 2, edges, element=TensorProto.INT64)
+    start, end = (b.op("Gather", ids, b.const(np.int64(i)), axis=0) for i in range(2))
+    to = b.op("Expand", b.op("Unsqueeze", end, b.ints(1)), b.ints(edges, channels))
+    for _ in range(2):
+        zeros = b.op("ConstantOfShape", b.ints(nodes, channels))
+        sent = b.op("Gather", x, start, axis=0)
+        x = b.op("Add", x, b.op("ScatterElements", zeros, to, sent, axis=0, reduction="add"))
+        x = b.op("Relu", dense(b, x, channels, channels))
+    return x
+
+
+def fixed_graph(b: BlockBuilder, nodes: int, edges: int, channels: int) -> str:
+    """Messages along the edges of a graph that is part of the model: GatherND and ScatterND by constants."""
+    x = dense(b, b.input("x", nodes, 16), 16, channels)
+    start, end = np.random.default_rng(0).integers(0, nodes, (2, edges, 1))
+    for _ in range(2):
+        sent = b.op("GatherND", x, b.const(start))
+        around = b.op("ScatterND", b.floats(np.zeros((nodes, channels))), b.const(end), sent, reduction="add")
+        x = b.op("Add", b.op("Mul", x, b.floats(1.1)), around)
+        x = b.op("Relu", dense(b, b.op("Relu", dense(b, x, channels, channels)), channels, channels))
+    return x
+
+
 def recommender(b: BlockBuilder, users: int, tables: int, width: int) -> str:
     """Products of all pairs of embeddings of each user, between two perceptrons."""
     ids = b.input("ids", users, tables, element=TensorProto.INT64)
@@ -385,6 +411,19 @@ def spectrum_bands(b: BlockBuilder, frames: int, bins: int, bands: int) -> str:
     energy = b.op("Add", *(b.op("Mul", part, part) for part in parts))
     read = np.arange(bins)[:, None] * 2 * bands // bins == np.arange(bands)
     return b.op("Log", b.op("Add", b.op("MatMul", energy, b.floats(read.astype(np.float32))), b.floats(1)))
+
+
+def restored_image(b: BlockBuilder, side: int, channels: int) -> str:
+    """An image at half its size and back, added to what it was before, and a norm of the channels of each pixel."""
+    first = layers(b, b.input("x", 1, 3, side, side), (3, channels), 3, 3)
+    x = b.op("Relu", layer(b, first, channels, 2 * channels, 3, 3, stride=2))
+    x = b.op("DepthToSpace", layer(b, x, 2 * channels, 4 * channels, 1, 1), blocksize=2, mode="CRD")
+    x = b.op("Add", x, first)
+    away = b.op("Sub", x, b.op("ReduceMean", x, axes=[1]))
+    variance = b.op("ReduceMean", b.op("Mul", away, away), axes=[1])
+    x = b.op("Div", away, b.op("Sqrt", b.op("Add", variance, b.floats(0.001))))
+    x = b.op("Mul", x, b.weights(channels, 1, 1))
+    return layer(b, layers(b, x, (channels, channels), 1, 1), channels, 3, 3, 3)
 
 
 def frame_layers(b: BlockBuilder, frames: int, bands: int) -> str:
@@ -793,7 +832,10 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "refined_maxima": partial(refined_maxima, frames=62, bins=96),
         "point_neighbours": partial(point_neighbours, points=64, near=8, channels=32),
         "graph_sums": partial(graph_sums, nodes=48, edges=120, channels=32),
+        "neighbour_sums": partial(neighbour_sums, nodes=32, edges=96, channels=32),
+        "fixed_graph": partial(fixed_graph, nodes=32, edges=96, channels=32),
         "recommender": partial(recommender, users=32, tables=8, width=16),
+        "restored_image": partial(restored_image, side=32, channels=16),
         "frame_layers": partial(frame_layers, frames=60, bands=48),
         "largest_of_several": partial(largest_of_several, length=256, channels=64),
     },

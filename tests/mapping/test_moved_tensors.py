@@ -10,12 +10,14 @@ from benchmarks.programs.block_models import BlockBuilder
 from benchmarks.programs.slow_models import (
     attentive_pool,
     coordinates,
+    fixed_graph,
     fourier_steps,
     graph_sums,
     group_moments,
     harmonics,
     interleaved_signals,
     key_points,
+    neighbour_sums,
     octaves,
     one_hot,
     pixel_classes,
@@ -24,6 +26,7 @@ from benchmarks.programs.slow_models import (
     recommender,
     refined_maxima,
     repeated_vector,
+    restored_image,
     softmax_pixels,
     state_space,
 )
@@ -71,6 +74,9 @@ def model_of(name: str) -> Any:
         "recommender": lambda: recommender(builder, 24, 5, 16),
         "graph_sums": lambda: graph_sums(builder, 24, 64, 16),
         "point_neighbours": lambda: point_neighbours(builder, 32, 4, 16),
+        "neighbour_sums": lambda: neighbour_sums(builder, 32, 64, 16),
+        "fixed_graph": lambda: fixed_graph(builder, 24, 64, 32),
+        "restored_image": lambda: restored_image(builder, 24, 16),
     }
     return builder.finish(name, built[name]())
 
@@ -88,6 +94,7 @@ def mapped(model: Any) -> MappedGraph:
         *(("fourier_steps", 2), ("refined_maxima", 3)),
         *(("key_points", 2), ("attentive_pool", 3), ("repeated_vector", 2), ("points", 2), ("coordinates", 2)),
         *(("state_space", 2), ("recommender", 2), ("graph_sums", 1.4), ("point_neighbours", 3)),
+        *(("neighbour_sums", 2), ("fixed_graph", 2), ("restored_image", 2)),
     ],
 )
 def test_no_core_does_most_of_the_work(name: str, times: float):

@@ -12,7 +12,7 @@ from benchmarks.programs import slow_models
 from benchmarks.programs.block_models import BLOCKS, BlockBuilder
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate_graph
-from raptor.graph.ir import ChannelSum, Dot, Graph, Move, Pool
+from raptor.graph.ir import ChannelSum, ConstantTensor, Dot, Graph, Map, Move, Pool
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.transforms.rewrite_choices import RewriteChoice
 from raptor.transforms.split_rows import split_rows
@@ -240,3 +240,33 @@ def test_the_largest_element_of_a_token_is_no_sum():
     before, after = evaluate_graph(graph, given), evaluate_graph(streamed(graph), given)
     for name in before.keys() & after.keys():
         np.testing.assert_allclose(after[name], before[name], rtol=1e-5)
+
+
+def test_tokens_that_are_added_to_a_constant_are_tokens():
+    nodes = [
+        tiny_models.node("MatMul", "x w", "a", name="layer"),
+        tiny_models.node("GatherND", "a from", "g", name="gather"),
+        tiny_models.node("ScatterND", "c to g", "s", name="scatter", reduction="add"),
+        tiny_models.node("Add", "a s", "y"),
+    ]
+    constants = {"w": random(3, 4), "c": random(1, 6, 4, seed=2)}
+    constants |= {"from": np.array([[0, 1], [0, 1], [0, 3]]), "to": np.array([[0, 2], [0, 5], [0, 5]])}
+    graph = load(make_model(nodes, {"x": (1, 6, 3)}, ["y"], constants, opset=18)).graph
+    laid = lay_out_tokens(graph)
+    laid.verify()
+    assert all(is_token_layout(laid.tensors[node.output].image) for node in laid.nodes)
+    assert any(isinstance(node.operator, ConstantTensor) for node in laid.nodes)
+    given = {"x": random(1, 6, 3, seed=5)}
+    np.testing.assert_allclose(evaluate_graph(laid, given)["y"], evaluate_graph(graph, given)["y"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "wanted"), [(64, True), (8, False)])
+def test_large_tensors_that_no_layer_fixes_are_tokens_of_their_channels(rows: int, wanted: bool):
+    """Rows that computed indices select, of a tensor that no layer makes: all were work of one core."""
+    nodes = [tiny_models.node("Gather", "x ids", "g", name="gather"), tiny_models.node("Exp", "g", "y")]
+    model = make_model(nodes, {"x": (rows, 4), "ids": (rows,)}, ["y"], {})
+    model.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    graph = load(model).graph
+    laid = lay_out_tokens(graph)
+    (mask,) = [n for n in graph.nodes if isinstance(n.operator, Map) and n.operator.function == "mask"]
+    assert is_token_layout(laid.tensors[mask.output].image) == wanted

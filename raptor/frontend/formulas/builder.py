@@ -94,11 +94,12 @@ class OperatorBuilder:
         """Returns a constant operand that broadcasts to a result of `shape`, as small as the image allows."""
         return Constant(drop_repetitions(broadcast_constant(array, shape, image)))
 
-    def rearrange(self, wanted: npt.NDArray[np.integer], *sources: Tensor) -> Tensor:
+    def rearrange(self, wanted: npt.NDArray[np.integer], *sources: Tensor, is_image: bool = False) -> Tensor:
         """Emits a rearrangement: element i of the result is element `wanted[i]` of the sources, 0 where that is -1.
 
         Elements of the sources are numbered in C order, source after source. The image of the result is the cheapest
-        one: a `Rename` if possible, else the layout with the longest runs of consecutive elements.
+        one: a `Rename` if possible, else the layout with the longest runs of consecutive elements. is_image: the
+        operator makes images of its operand, so that what follows has its channels on axis 1; no other layout is taken.
         """
         images = [s.image for s in sources]
         if np.array_equal(wanted.reshape(-1), np.arange(images[0].elements)):
@@ -108,7 +109,7 @@ class OperatorBuilder:
         # On ties ONNX's own layout is taken, so that later nodes need not move the channels again.
         natural = natural_image(wanted.shape)
         others = (Image(natural.shape, axis) for axis in range(len(natural.shape)) if axis != natural.channel_axis)
-        candidates = [natural, *others]
+        candidates = [natural] if is_image else [natural, *others]
         moves = make_moves(images, wanted, candidates)
         image, chosen = min(zip(candidates, moves, strict=True), key=lambda c: _breaks(c[1]))
         return self.add(chosen, image, *sources)

@@ -217,7 +217,7 @@ def import_depth_to_space(node: NodeView, ctx: ImportContext) -> None:
         wanted = c_order((n, b, b, c // (b * b), h, w)).transpose(0, 3, 4, 1, 5, 2)
     else:
         wanted = c_order((n, c // (b * b), b, b, h, w)).transpose(0, 1, 4, 2, 5, 3)
-    _arrange(node, ctx, wanted.reshape(n, c // (b * b), h * b, w * b))
+    _arrange(node, ctx, wanted.reshape(n, c // (b * b), h * b, w * b), is_image=True)
 
 
 @importer("SpaceToDepth", since=1)
@@ -228,7 +228,7 @@ def import_space_to_depth(node: NodeView, ctx: ImportContext) -> None:
     b = node.integer("blocksize", 1)
     blocks = c_order((n, c, h // b, b, w // b, b))
     order = (0, 3, 5, 1, 2, 4) if node.string("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
-    _arrange(node, ctx, blocks.transpose(order).reshape(n, c * b * b, h // b, w // b))
+    _arrange(node, ctx, blocks.transpose(order).reshape(n, c * b * b, h // b, w // b), is_image=True)
 
 
 @importer("ReverseSequence", since=10, limits="constant lengths")
@@ -266,9 +266,9 @@ def import_trilu(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, triangle(wanted, diagonal) - 1)
 
 
-def _arrange(node: NodeView, ctx: ImportContext, wanted: npt.NDArray[np.integer]) -> None:
+def _arrange(node: NodeView, ctx: ImportContext, wanted: npt.NDArray[np.integer], *, is_image: bool = False) -> None:
     build = OperatorBuilder(node, ctx)
-    build.finish(build.rearrange(wanted, ctx.tensor(node.inputs[0])))
+    build.finish(build.rearrange(wanted, ctx.tensor(node.inputs[0]), is_image=is_image))
 
 
 def _lower_slice(

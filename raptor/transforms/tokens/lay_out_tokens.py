@@ -19,6 +19,7 @@ from raptor.graph.constant_arrays import drop_repetitions
 from raptor.graph.ir import (
     ChannelSum,
     Constant,
+    ConstantTensor,
     Dot,
     Elementwise,
     Filter,
@@ -135,6 +136,9 @@ class _NodeRewriter:
             case Map() as operator:
                 operands = tuple(self.constant(node, o) if isinstance(o, Constant) else o for o in operator.operands)
                 return replace(operator, operands=operands)
+            case ConstantTensor(pixels):
+                old, new = (tensors[node.output].image for tensors in (self.graph.tensors, self.tensors))
+                return ConstantTensor(new.to_pixels(old.from_pixels(pixels)))
             case Requantise() as operator if len(set(operator.row_class)) == 1:
                 return replace(operator, row_class=np.zeros(self.tensors[node.output].image.rows, np.int64))
             case Pool() if node.output in self.sums:

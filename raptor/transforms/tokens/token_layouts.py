@@ -10,6 +10,7 @@ from raptor.common.union_find import DisjointSets
 from raptor.graph.ir import (
     ChannelSum,
     Concat,
+    ConstantTensor,
     Dot,
     Elementwise,
     Filter,
@@ -23,10 +24,14 @@ from raptor.graph.ir import (
 )
 from raptor.graph.layers import is_pointwise
 from raptor.graph.requantise.definition import Requantise
+from raptor.graph.streaming_layout import can_stream
 from raptor.graph.window import cached_input_pixels
 from raptor.target.tensor_layout import Image
 
 Ints = npt.NDArray[np.int64]
+
+FEWEST_ELEMENTS = 1024
+"""Fewest elements of a tensor beside no layer that is laid out as tokens: less work is not worth several cores."""
 
 
 @dataclass(slots=True)
@@ -75,7 +80,7 @@ class TokenLayouts:
         """Records what a node asks of the layouts of its operands and its result."""
         sets = {self.alike.find(name) for name in (*node.inputs, node.output)}
         match node.operator:
-            case Move() | Rename():
+            case Move() | Rename() | ConstantTensor():
                 pass
             case Concat() if all(is_channels_last(self.image(name)) for name in (*node.inputs, node.output)):
                 pass
@@ -136,13 +141,27 @@ class TokenLayouts:
                 known[key] = channels
         sums = {self.alike.find(node.output) for node in self.pools}
         moves = [node for node in self.graph.nodes if isinstance(node.operator, Move)]
+        self.spread_all(moves, sums, known)
+        for key in sorted({self.alike.find(name) for name in self.graph.tensors} - known.keys() - sums):
+            if self.is_alone(key):
+                known[key] = self.image(key).channels
+                self.spread_all(moves, sums, known)
+        return self.with_sums(known)
+
+    def spread_all(self, moves: list[Node], sums: set[str], known: dict[str, int]) -> None:
+        """Adds to the `known` sets all that moves connect with them, through others. sums: sets that pools make."""
         before = -1
         while before < len(known):
             before = len(known)
             for node in moves:
                 names = {name: self.alike.find(name) for name in (*node.inputs, node.output)}
                 self.spread(node, {name: key for name, key in names.items() if key not in sums}, known)
-        return self.with_sums(known)
+
+    def is_alone(self, key: str) -> bool:
+        """Tells whether a set streams only as tokens of its channels, and no layer says so: its pixels are tokens."""
+        image = self.image(key)
+        large = image.elements >= FEWEST_ELEMENTS and is_channels_last(image) and not can_stream(image)
+        return large and self.takes(key, image.channels)
 
     def spread(self, node: Node, names: dict[str, str], known: dict[str, int]) -> None:
         """Adds to the `known` sets those that a move connects with one of them. names: its tensors, with their sets."""

@@ -186,6 +186,16 @@ def test_space_to_depth():
     compare(single("SpaceToDepth", (2, 3, 4, 6), blocksize=2))
 
 
+@pytest.mark.parametrize(
+    ("op_type", "attributes"),
+    [("DepthToSpace", {"mode": "CRD"}), ("DepthToSpace", {"mode": "DCR"}), ("SpaceToDepth", {})],
+)
+def test_blocks_of_pixels_are_an_image_again(op_type: str, attributes: dict[str, Any]):
+    """What follows reads all channels of a pixel, also where runs along other axes would be longer."""
+    graph = load(single(op_type, (1, 16, 6, 8), blocksize=2, **attributes)).graph
+    assert all(graph.tensors[name].image.channel_axis == 1 for name in graph.outputs)
+
+
 @pytest.mark.parametrize(("batch_axis", "time_axis"), [(0, 1), (1, 0)])
 def test_reverse_sequence(batch_axis: int, time_axis: int):
     lengths = {"n": np.array([1, 4, 2, 3])}
