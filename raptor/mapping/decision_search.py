@@ -6,8 +6,9 @@ Each time, the planned work of layers and loaders is corrected by their evaluate
 twice, as they delay a sample, or once. Chains of tokens have several forms, or none. Layers may have lanes, and moves
 of computed tensors with much work behind them cores of their own. The work of products counts once, twice or half,
 because plans with few products take many crossbars and send more. Then fewer cores are tried: each value has fewer
-readers there, and where sending or the port binds, fewer cores are faster. From the best of these, cores move to layers that
-others wait for. Beside that, more neighbours share cores. At last, layers on the core with most work get idle cores.
+readers there, and where sending or the port binds, fewer cores are faster. From the best of these, cores move to layers
+that others wait for. Beside that, more neighbours share cores. At last, layers on the core with most work get idle
+cores.
 
 The search is deterministic. It ends after `MOST_STEPS` scheduled steps, so a large graph gets few candidates.
 """
@@ -409,7 +410,7 @@ class _Search:
             places, count = (arch.places or range(arch.core_count))[:cores], len(self.known.found)
             mapper = replace(self.mapper, arch=arch.with_places(places))
             try:
-                for corrections in ({}, best.corrections):
+                for corrections in (None, best.corrections):
                     self.correct(best.knobs, corrections, mapper=mapper)
             except (CapacityError, NothingStreamsError):
                 return
