@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from raptor.mapping.evaluation.node_work import MemorySum, NodeWork, StepNeed
 from raptor.mapping.modes.line_streaming import Range
-from raptor.mapping.scheduling.order_selection import number_pairs
 from raptor.mapping.scheduling.schedule_kernel import SampleWork
 from raptor.target.arch import Target, estimate_flit_ns
 
@@ -187,5 +186,4 @@ def _join(rounds: list[_Round], edges: Ints, arch: Target) -> SampleWork:
         np.bincount(later, minlength=count),
         np.searchsorted(earlier, np.arange(count + 1)).astype(np.int64),
         later,
-        *number_pairs(core, peer),
     )

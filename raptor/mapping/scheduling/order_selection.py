@@ -151,14 +151,16 @@ def list_orders(work: "SampleWork", patience_ns: float, samples: int) -> "Ints":
     """Returns [samples, steps]: the order of the steps of each of several consecutive samples."""
     from raptor.mapping.scheduling.schedule_kernel import (  # loaded only where it runs
         all_steps,
-        empty_queue,
+        empty_heaps,
+        empty_tree,
         idle_chip,
         list_schedule,
     )
 
     ordered = np.empty((samples, len(work.core)), np.int64)
-    todo, queue = all_steps(work, samples), empty_queue(work)
-    list_schedule(ordered, idle_chip(work, samples), work, todo, queue, np.argsort(work.rank), patience_ns)
+    todo, heaps = all_steps(work, samples), empty_heaps(work)
+    chip, tree = idle_chip(work, samples), empty_tree(len(heaps.size))
+    list_schedule(ordered, chip, work, todo, heaps, tree, np.argsort(work.rank), patience_ns)
     return ordered
 
 
@@ -230,11 +232,3 @@ def busiest_ns(work: "SampleWork") -> float:
     sends = work.peer >= 0
     cores = np.concatenate([work.core, work.peer[sends]])
     return float(np.bincount(cores, np.concatenate([work.occupied_ns, work.sender_ns[sends]])).max())
-
-
-def number_pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
-    """Numbers the distinct pairs of core and peer, core by core. Returns the last three columns of `SampleWork`."""
-    cores = int(max(core.max(), peer.max())) + 1
-    keys, pair = np.unique(core * (cores + 1) + peer + 1, return_inverse=True)
-    first = np.searchsorted(keys, np.arange(cores + 1) * (cores + 1))
-    return pair.astype(np.int64), first.astype(np.int64), keys % (cores + 1) - 1

@@ -22,8 +22,7 @@ class SampleWork(NamedTuple):
     core alone. rank: priority among steps that can start at the same time; the lowest comes first.
 
     waiting: number of steps that each one waits for; the steps that wait for step i are `users[first_user[i]]` to
-    `users[first_user[i + 1] - 1]`. pair: a number for each distinct (`core`, `peer`); the pairs of core c are
-    `first_pair[c]` to `first_pair[c + 1] - 1`, and `peer_of` has the peer of each pair.
+    `users[first_user[i + 1] - 1]`.
     """
 
     core: Ints
@@ -39,9 +38,11 @@ class SampleWork(NamedTuple):
     waiting: Ints
     first_user: Ints
     users: Ints
-    pair: Ints
-    first_pair: Ints
-    peer_of: Ints
+
+    @property
+    def cores(self) -> int:
+        """Number of cores, counted up to the last one that works."""
+        return 1 + int(max(self.core.max(), self.peer.max()))
 
     @property
     def occupied_ns(self) -> Floats:
@@ -54,42 +55,40 @@ class ChipState(NamedTuple):
     """State of a chip that processes several samples.
 
     One entry per core: free: when its work ends. switch: when its last transfer has left. sample: the sample that it
-    works on. start, turn: start time and turn of the step that it would run next; without one, `start` is infinite.
-    memory: when the port of global memory is free; one entry for each sample in a list schedule, so that the order of a
-    sample does not depend on the number of those after it.
+    works on. memory: when the port of global memory is free; one entry for each sample in a list schedule, so that the
+    order of a sample does not depend on the number of those after it.
     """
 
     free: Floats
     switch: Floats
     sample: Ints
-    start: Floats
-    turn: Ints
     memory: Floats
 
 
-class PairHeaps(NamedTuple):
-    """A binary heap of steps for each pair, ordered by `ready`, then by `turn`.
+class StartTree(NamedTuple):
+    """A tournament tree with root `next[1]`: what could start first.
 
-    Pair p has `size[p]` steps, stored from index `first[p]` on; its capacity is its number of steps per sample.
+    start, turn: of each leaf, when its first step could start, and the turn of that step; without one, `start` is
+    infinite. next: its second half are the leaves; every other entry is the leaf below it that comes first.
+    """
+
+    start: Floats
+    turn: Ints
+    next: Ints
+
+
+class StepHeaps(NamedTuple):
+    """Binary heaps of steps whose inputs are computed, ordered by `start`, then by `turn`.
+
+    Heap h has `size[h]` steps, stored from index `first[h]` on. Heap 2c: transfers that wait until core c is free,
+    which is free later than the other end. Heap 2c + 1: other steps that wait for core c. In both, `start` is 0. The
+    last heap: steps that could start later than all these, as their inputs are ready later; `start` has the time.
     """
 
     first: Ints
     size: Ints
-    ready: Floats
+    start: Floats
     turn: Ints
-
-
-class ReadyQueue(NamedTuple):
-    """The steps that can start.
-
-    here: steps whose inputs are ready before both cores are free, ordered by turn alone (`ready` is 0). later: all
-    others. next: a tournament tree of cores with root `next[1]`. Its leaves, in the second half, are the cores; every
-    other entry is the core below it whose next step starts first.
-    """
-
-    here: PairHeaps
-    later: PairHeaps
-    next: Ints
 
 
 class RemainingSteps(NamedTuple):
@@ -110,37 +109,40 @@ class RemainingSteps(NamedTuple):
 
 def idle_chip(work: SampleWork, ports: int = 1) -> ChipState:
     """Returns the state of the chip before any work. ports: entries of `ChipState.memory`."""
-    cores = len(work.first_pair) - 1
-    free, switch = np.zeros(cores), np.zeros(cores)
-    return ChipState(
-        free, switch, np.zeros(cores, np.int64), np.full(cores, np.inf), np.full(cores, -1), np.zeros(ports)
-    )
+    free, switch = np.zeros((2, work.cores))
+    return ChipState(free, switch, np.zeros(work.cores, np.int64), np.zeros(ports))
 
 
 def all_steps(work: SampleWork, samples: int) -> RemainingSteps:
     """Returns the bookkeeping of the remaining steps of `samples` samples, none of which has begun."""
-    cores, count = len(work.first_pair) - 1, len(work.core)
+    count = len(work.core)
     both = np.concatenate([work.core, work.peer])
     tasks = np.argsort(both, kind="stable")[int((both < 0).sum()) :] % count
-    undone = np.bincount(both[both >= 0], minlength=cores)
+    undone = np.bincount(both[both >= 0], minlength=work.cores)
     left = np.repeat(work.waiting[None], samples, axis=0)
     return RemainingSteps(
         np.zeros(left.shape), left, np.cumsum([0, *undone]), tasks, undone, np.zeros(samples, np.int64)
     )
 
 
-def empty_queue(work: SampleWork) -> ReadyQueue:
-    """Returns an empty queue."""
-    leaves = 1 << (len(work.first_pair) - 2).bit_length()
-    leaf = np.minimum(np.arange(leaves), len(work.first_pair) - 2)  # some cores have two leaves, so that none is empty
-    levels = [leaf[:: 1 << level] for level in reversed(range(leaves.bit_length()))]
-    return ReadyQueue(_empty(work), _empty(work), np.concatenate([[0], *levels]))
+def empty_tree(leaves: int) -> StartTree:
+    """Returns a tree of leaves without steps."""
+    ends = 1 << (leaves - 1).bit_length()
+    leaf = np.minimum(np.arange(ends), leaves - 1)  # the last leaf stands for those that are missing, too
+    levels = [leaf[:: 1 << level] for level in reversed(range(ends.bit_length()))]
+    return StartTree(np.full(leaves, np.inf), np.full(leaves, -1), np.concatenate([[0], *levels]))
 
 
-def _empty(work: SampleWork) -> PairHeaps:
-    first = np.cumsum([0, *np.bincount(work.pair, minlength=len(work.peer_of))])
-    count = len(work.core)
-    return PairHeaps(first[:-1], np.zeros(len(first) - 1, np.int64), np.zeros(count), np.zeros(count, np.int64))
+def empty_heaps(work: SampleWork) -> StepHeaps:
+    """Returns empty heaps, each large enough for all of its steps of one sample."""
+    transfers = work.peer >= 0
+    ends = np.concatenate([work.core[transfers], work.peer[transfers]])
+    sizes = np.zeros(2 * work.cores + 1, np.int64)
+    sizes[0:-1:2] = np.bincount(ends, minlength=work.cores)
+    sizes[1:-1:2] = np.bincount(work.core[~transfers], minlength=work.cores)
+    sizes[-1] = len(work.core)
+    first = np.cumsum([0, *sizes])
+    return StepHeaps(first[:-1], np.zeros_like(sizes), np.zeros(first[-1]), np.zeros(first[-1], np.int64))
 
 
 @bare_kernel
@@ -150,7 +152,8 @@ def list_schedule(
     chip: ChipState,
     work: SampleWork,
     todo: RemainingSteps,
-    queue: ReadyQueue,
+    heaps: StepHeaps,
+    tree: StartTree,
     by_rank: Ints,
     patience_ns: float,
 ) -> None:
@@ -159,37 +162,52 @@ def list_schedule(
     The next step is the one that can start first; on ties the one of the earlier sample, then the one of lowest rank.
     It starts when both its cores are free and its inputs are ready; a step with a peer is preferred to others that
     could start up to `patience_ns` earlier. A core begins a sample when it has done all its work of the previous one,
-    sending included. by_rank: the steps in order of their rank.
+    sending included. by_rank: the steps in order of their rank. tree: has a leaf for each heap.
+
+    A step is in the heap of what it waits for: its inputs, or the core that is free later. By its heap, it could start
+    then, or earlier than it can: the other core may have more work meanwhile. So if the first step of all cannot start
+    so early, it goes to another heap; else it is the next one.
     """
     count, first_sample = len(work.core), np.int64(0)  # numba would compile `_open` again for a literal 0
     for i in range(count):
-        _open(i, first_sample, queue, chip, work, todo, patience_ns)
-    while chip.start[queue.next[1]] < np.inf:
-        c = queue.next[1]
-        start, turn = chip.start[c], chip.turn[c]
-        pair = _offer(c, queue, chip, work, patience_ns)
-        if chip.turn[c] != turn or chip.start[c] != start:
-            continue
+        _open(i, first_sample, heaps, tree, chip, work, todo, patience_ns)
+    while tree.start[tree.next[1]] < np.inf:
+        heap = tree.next[1]
+        start, turn = tree.start[heap], tree.turn[heap]
         i, k = by_rank[turn % count], turn // count
-        _pop(queue.here if queue.here.size[pair] > 0 else queue.later, pair)
-        _enter(c, np.inf, turn, queue, chip)
+        c, peer = work.core[i], work.peer[i]
+        _pop(heaps, heap)
+        if max(todo.ready[k, i], _free(c, peer, chip)) - (patience_ns if peer >= 0 else 0.0) > start:
+            _offer(heap, heaps, tree, chip, patience_ns)
+            _wait(i, k, heaps, tree, chip, work, todo, patience_ns)
+            continue
         end = _run(i, k, todo.ready[k, i], chip, work)
+        if heap == len(heaps.size) - 1:
+            _offer(heap, heaps, tree, chip, patience_ns)
+        _offer_core(c, heaps, tree, chip, patience_ns)
+        if peer >= 0:
+            _offer_core(peer, heaps, tree, chip, patience_ns)
         ordered[k, todo.done[k]] = i
         todo.done[k] += 1
         for u in range(work.first_user[i], work.first_user[i + 1]):
             j = work.users[u]
             todo.ready[k, j] = max(todo.ready[k, j], end)
             todo.left[k, j] -= 1
-            _open(j, k, queue, chip, work, todo, patience_ns)
-        _count(c, queue, chip, work, todo, patience_ns)
-        if work.peer[i] >= 0:
-            _count(work.peer[i], queue, chip, work, todo, patience_ns)
-        _offer(c, queue, chip, work, patience_ns)
+            _open(j, k, heaps, tree, chip, work, todo, patience_ns)
+        _count(c, heaps, tree, chip, work, todo, patience_ns)
+        if peer >= 0:
+            _count(peer, heaps, tree, chip, work, todo, patience_ns)
 
 
 @bare_helper
 def _count(
-    c: int, queue: ReadyQueue, chip: ChipState, work: SampleWork, todo: RemainingSteps, patience_ns: float
+    c: int,
+    heaps: StepHeaps,
+    tree: StartTree,
+    chip: ChipState,
+    work: SampleWork,
+    todo: RemainingSteps,
+    patience_ns: float,
 ) -> None:
     """Counts a finished step of core `c`. After the last one, the core begins the next sample."""
     todo.undone[c] -= 1
@@ -199,25 +217,46 @@ def _count(
     todo.undone[c] = last - first
     chip.sample[c] += 1
     for t in range(first, last):
-        _open(todo.tasks[t], chip.sample[c], queue, chip, work, todo, patience_ns)
+        _open(todo.tasks[t], chip.sample[c], heaps, tree, chip, work, todo, patience_ns)
 
 
 @bare_helper
 def _open(
-    i: int, sample: int, queue: ReadyQueue, chip: ChipState, work: SampleWork, todo: RemainingSteps, patience_ns: float
+    i: int,
+    sample: int,
+    heaps: StepHeaps,
+    tree: StartTree,
+    chip: ChipState,
+    work: SampleWork,
+    todo: RemainingSteps,
+    patience_ns: float,
 ) -> None:
-    """Adds a step to the heap of its pair, if it waits for nothing and both cores work on its sample.
-
-    It also becomes the core's next step if it comes before the current one.
-    """
+    """Adds a step to a heap, if it waits for no other step and both cores work on its sample."""
     c, peer = work.core[i], work.peer[i]
-    if todo.left[sample, i] > 0 or chip.sample[c] != sample or (peer >= 0 and chip.sample[peer] != sample):
-        return
+    if todo.left[sample, i] == 0 and chip.sample[c] == sample and (peer < 0 or chip.sample[peer] == sample):
+        _wait(i, sample, heaps, tree, chip, work, todo, patience_ns)
+
+
+@bare_helper
+def _wait(
+    i: int,
+    sample: int,
+    heaps: StepHeaps,
+    tree: StartTree,
+    chip: ChipState,
+    work: SampleWork,
+    todo: RemainingSteps,
+    patience_ns: float,
+) -> None:
+    """Adds a step to the heap of what it waits for, which has a place in the tree if the step is its first."""
+    c, peer = work.core[i], work.peer[i]
     ready, turn = todo.ready[sample, i], sample * len(work.core) + work.rank[i]
-    _push(queue.later, work.pair[i], ready, turn)
-    start = max(ready, _free(c, peer, chip)) - (patience_ns if peer >= 0 else 0.0)
-    if start < chip.start[c] or (start == chip.start[c] and turn < chip.turn[c]):
-        _enter(c, start, turn, queue, chip)
+    heap, start = len(heaps.size) - 1, ready - (patience_ns if peer >= 0 else 0.0)
+    if ready <= _free(c, peer, chip):
+        heap, start = 2 * c + 1 if peer < 0 else 2 * peer if chip.free[peer] > chip.free[c] else 2 * c, 0.0
+    _push(heaps, heap, start, turn)
+    if heaps.turn[heaps.first[heap]] == turn:
+        _offer(heap, heaps, tree, chip, patience_ns)
 
 
 @bare_helper
@@ -227,74 +266,72 @@ def _free(c: int, peer: int, chip: ChipState) -> float:
 
 
 @bare_helper
-def _offer(c: int, queue: ReadyQueue, chip: ChipState, work: SampleWork, patience_ns: float) -> int:
-    """Finds the step that core `c` would run next. Returns its pair; -1 if there is none."""
-    here, later = queue.here, queue.later
-    best, least, first = np.int64(-1), 0.0, np.int64(0)  # numba gives literals types of their own
-    for pair in range(work.first_pair[c], work.first_pair[c + 1]):
-        if here.size[pair] == 0 and later.size[pair] == 0:
-            continue
-        free, at = _free(c, work.peer_of[pair], chip), here.first[pair]
-        while later.size[pair] > 0 and later.ready[at] <= free:
-            _push(here, pair, 0.0, later.turn[at])
-            _pop(later, pair)
-        start, turn = (free, here.turn[at]) if here.size[pair] > 0 else (later.ready[at], later.turn[at])
-        if work.peer_of[pair] >= 0:
-            start -= patience_ns
-        if best < 0 or start < least or (start == least and turn < first):
-            best, least, first = pair, start, turn
-    if best >= 0 and (chip.turn[c] != first or chip.start[c] != least):
-        _enter(c, least, first, queue, chip)
-    return best
+def _offer_core(c: int, heaps: StepHeaps, tree: StartTree, chip: ChipState, patience_ns: float) -> None:
+    """Offers what waits for core `c`, which is free at another time than before."""
+    _offer(2 * c, heaps, tree, chip, patience_ns)
+    _offer(2 * c + 1, heaps, tree, chip, patience_ns)
 
 
 @bare_helper
-def _enter(c: int, start: float, turn: int, queue: ReadyQueue, chip: ChipState) -> None:
-    """Sets the next step of core `c`, and updates the tournament tree."""
-    chip.start[c], chip.turn[c] = start, turn
-    i = (len(queue.next) // 2 + c) // 2
+def _offer(heap: int, heaps: StepHeaps, tree: StartTree, chip: ChipState, patience_ns: float) -> None:
+    """Sets the leaf of a heap by its first step."""
+    first = heaps.first[heap]
+    if heaps.size[heap] == 0:
+        start = np.inf
+    elif heap == len(heaps.size) - 1:
+        start = heaps.start[first]
+    else:
+        start = chip.free[heap // 2] - (patience_ns if heap % 2 == 0 else 0.0)
+    _enter(heap, start, heaps.turn[first], tree)
+
+
+@bare_helper
+def _enter(leaf: int, start: float, turn: int, tree: StartTree) -> None:
+    """Sets the first step of a leaf, and updates the tree."""
+    tree.start[leaf], tree.turn[leaf] = start, turn
+    i = (len(tree.next) // 2 + leaf) // 2
     while i > 0:
-        a, b = queue.next[2 * i], queue.next[2 * i + 1]
-        later = chip.start[b] < chip.start[a] or (chip.start[b] == chip.start[a] and chip.turn[b] < chip.turn[a])
+        a, b = tree.next[2 * i], tree.next[2 * i + 1]
+        later = tree.start[b] < tree.start[a] or (tree.start[b] == tree.start[a] and tree.turn[b] < tree.turn[a])
         first = b if later else a
-        if first == queue.next[i] and first != c:
+        if first == tree.next[i] and first != leaf:
             break
-        queue.next[i] = first
+        tree.next[i] = first
         i //= 2
 
 
 @bare_helper
-def _push(heaps: PairHeaps, pair: int, ready: float, turn: int) -> None:
-    first, i = heaps.first[pair], heaps.size[pair]
-    heaps.size[pair] += 1
+def _push(heaps: StepHeaps, heap: int, start: float, turn: int) -> None:
+    first, i = heaps.first[heap], heaps.size[heap]
+    heaps.size[heap] += 1
     while i > 0:
         above = first + (i - 1) // 2
-        if heaps.ready[above] < ready or (heaps.ready[above] == ready and heaps.turn[above] < turn):
+        if heaps.start[above] < start or (heaps.start[above] == start and heaps.turn[above] < turn):
             break
-        heaps.ready[first + i], heaps.turn[first + i] = heaps.ready[above], heaps.turn[above]
+        heaps.start[first + i], heaps.turn[first + i] = heaps.start[above], heaps.turn[above]
         i = (i - 1) // 2
-    heaps.ready[first + i], heaps.turn[first + i] = ready, turn
+    heaps.start[first + i], heaps.turn[first + i] = start, turn
 
 
 @bare_helper
-def _pop(heaps: PairHeaps, pair: int) -> None:
-    """Removes the top of the heap of a pair."""
-    heaps.size[pair] -= 1
-    first, size = heaps.first[pair], heaps.size[pair]
-    ready, turn = heaps.ready[first + size], heaps.turn[first + size]
+def _pop(heaps: StepHeaps, heap: int) -> None:
+    """Removes the first step of a heap."""
+    heaps.size[heap] -= 1
+    first, size = heaps.first[heap], heaps.size[heap]
+    start, turn = heaps.start[first + size], heaps.turn[first + size]
     i = 0
     while 2 * i + 1 < size:
         j = first + 2 * i + 1
         if j + 1 < first + size and (
-            heaps.ready[j + 1] < heaps.ready[j]
-            or (heaps.ready[j + 1] == heaps.ready[j] and heaps.turn[j + 1] < heaps.turn[j])
+            heaps.start[j + 1] < heaps.start[j]
+            or (heaps.start[j + 1] == heaps.start[j] and heaps.turn[j + 1] < heaps.turn[j])
         ):
             j += 1
-        if ready < heaps.ready[j] or (ready == heaps.ready[j] and turn < heaps.turn[j]):
+        if start < heaps.start[j] or (start == heaps.start[j] and turn < heaps.turn[j]):
             break
-        heaps.ready[first + i], heaps.turn[first + i] = heaps.ready[j], heaps.turn[j]
+        heaps.start[first + i], heaps.turn[first + i] = heaps.start[j], heaps.turn[j]
         i = j - first
-    heaps.ready[first + i], heaps.turn[first + i] = ready, turn
+    heaps.start[first + i], heaps.turn[first + i] = start, turn
 
 
 @bare_helper
@@ -347,11 +384,10 @@ class CoreSequences(NamedTuple):
 
 def core_sequences(work: SampleWork, order: Ints) -> CoreSequences:
     """Returns what each core does of a sample if all execute its steps in this order."""
-    cores = len(work.first_pair) - 1
     both = np.stack([work.core[order], work.peer[order]], axis=1).reshape(-1)
     steps = np.repeat(order, 2)[np.argsort(both, kind="stable")][int((both < 0).sum()) :]
-    first = np.cumsum([0, *np.bincount(both[both >= 0], minlength=cores)])
-    return CoreSequences(first, steps, first[:-1], work.waiting[None], *np.zeros((2, cores), np.int64))
+    first = np.cumsum([0, *np.bincount(both[both >= 0], minlength=work.cores)])
+    return CoreSequences(first, steps, first[:-1], work.waiting[None], *np.zeros((2, work.cores), np.int64))
 
 
 def replay(work: SampleWork, sequences: CoreSequences, samples: int, last: int) -> Floats:
@@ -362,7 +398,7 @@ def replay(work: SampleWork, sequences: CoreSequences, samples: int, last: int) 
     left, free = np.repeat(sequences.left, samples, axis=0), np.zeros((2, len(sequences.at)), np.int64)
     begun = CoreSequences(sequences.first, sequences.steps, sequences.at.copy(), left, *free)
     ends_ns, ready_ns = np.zeros(samples), np.zeros(left.shape)
-    replay_samples(ends_ns, ready_ns, idle_chip(work), work, begun, empty_queue(work), last)
+    replay_samples(ends_ns, ready_ns, idle_chip(work), work, begun, empty_tree(work.cores), last)
     return ends_ns[: last + 1]
 
 
@@ -374,7 +410,7 @@ def replay_samples(
     chip: ChipState,
     work: SampleWork,
     sequences: CoreSequences,
-    queue: ReadyQueue,
+    tree: StartTree,
     last: int,
 ) -> None:
     """Sets the end of each sample up to `last` in ns, if every core executes its sequence for one after the other.
@@ -385,14 +421,14 @@ def replay_samples(
     """
     count, left = np.int64(0), len(work.core)
     for c in range(len(sequences.at)):
-        count = _offer_next_step(c, count, ready_ns, chip, work, sequences, queue)
-    while left > 0 and (count > 0 or chip.start[queue.next[1]] < np.inf):
+        count = _offer_next_step(c, count, ready_ns, chip, work, sequences, tree)
+    while left > 0 and (count > 0 or tree.start[tree.next[1]] < np.inf):
         if count > 0:
             count -= 1
             c = sequences.free[count]
         else:
-            c = queue.next[1]
-            _enter(c, np.inf, 0, queue, chip)
+            c = tree.next[1]
+            _enter(c, np.inf, 0, tree)
         i, k = sequences.steps[sequences.at[c]], chip.sample[c]
         end = _run(i, 0, ready_ns[k, i], chip, work)
         ends_ns[k] = max(ends_ns[k], end)
@@ -406,10 +442,10 @@ def replay_samples(
             ready_ns[k, j] = max(ready_ns[k, j], end)
             sequences.left[k, j] -= 1
             if sequences.left[k, j] == 0 and work.core[j] != c:
-                count = _offer_next_step(work.core[j], count, ready_ns, chip, work, sequences, queue)
+                count = _offer_next_step(work.core[j], count, ready_ns, chip, work, sequences, tree)
         if work.peer[i] >= 0:
-            count = _offer_next_step(work.peer[i], count, ready_ns, chip, work, sequences, queue)
-        count = _offer_next_step(c, count, ready_ns, chip, work, sequences, queue)
+            count = _offer_next_step(work.peer[i], count, ready_ns, chip, work, sequences, tree)
+        count = _offer_next_step(c, count, ready_ns, chip, work, sequences, tree)
 
 
 @bare_helper
@@ -429,7 +465,7 @@ def _offer_next_step(
     chip: ChipState,
     work: SampleWork,
     sequences: CoreSequences,
-    queue: ReadyQueue,
+    tree: StartTree,
 ) -> int:
     """Offers the next step of core `c` if it waits for nothing, and both its cores have come to it.
 
@@ -446,7 +482,7 @@ def _offer_next_step(
     if other >= 0 and (chip.sample[other] != k or sequences.steps[sequences.at[other]] != i):
         return count
     if work.memory_ns[i] > 0.0:
-        _enter(own, max(ready_ns[k, i], _free(own, peer, chip)), work.rank[i], queue, chip)
+        _enter(own, max(ready_ns[k, i], _free(own, peer, chip)), work.rank[i], tree)
         return count
     if sequences.offered[own] == 1 + k * len(work.core) + i:
         return count

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 from raptor.common.options.option_values import MOST_STAGES
 from raptor.mapping.decision import Decision, LineFlow
-from raptor.mapping.scheduling.order_selection import StepOrder, named_order, number_pairs
+from raptor.mapping.scheduling.order_selection import StepOrder, named_order
 from raptor.mapping.scheduling.sample_stages import StageOrder, StageRules, named_stages
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import Copy, SpatialGraph, TakeRows
@@ -183,7 +183,6 @@ class ScheduleProblem:
             np.bincount(edges[:, 1], minlength=count),
             np.searchsorted(edges[:, 0], np.arange(count + 1)).astype(np.int64),
             np.ascontiguousarray(edges[:, 1]),
-            *number_pairs(core, peer),
         )
 
     def finished(self, order: "Ints") -> "Ints":

@@ -18,7 +18,6 @@ from raptor.mapping.scheduling.order_selection import (
     choose_step_order,
     measure_times,
     named_order,
-    number_pairs,
 )
 from raptor.mapping.scheduling.sample_stages import estimate_staged_interval
 from raptor.mapping.scheduling.schedule_kernel import Floats, SampleWork
@@ -107,7 +106,7 @@ def some_work(rng: np.random.Generator, count: int, cores: int) -> SampleWork:
     times_ns = rng.integers(0, 4, (7, count)).astype(np.float64)
     first_user = np.searchsorted(edges[:, 0], np.arange(count + 1)).astype(np.int64)
     waiting, users = np.bincount(edges[:, 1], minlength=count), np.ascontiguousarray(edges[:, 1])
-    columns = (core, peer, *times_ns, rng.permutation(count), waiting, first_user, users, *number_pairs(core, peer))
+    columns = (core, peer, *times_ns, rng.permutation(count), waiting, first_user, users)
     return SampleWork._make(columns)
 
 
@@ -116,7 +115,7 @@ def test_a_core_that_works_before_and_after_another_one_need_not_wait_with_stage
     core, peer, count = np.array([0, 1, 0]), np.full(3, -1), np.zeros(3)
     dependences = np.array([0, 1, 1]), np.array([0, 1, 2, 2]), np.array([1, 2])
     works_ns = (*[count] * 6, np.full(3, 10.0))
-    work = SampleWork._make((core, peer, *works_ns, np.arange(3), *dependences, *number_pairs(core, peer)))
+    work = SampleWork._make((core, peer, *works_ns, np.arange(3), *dependences))
     base = StepOrder(0.0, 0)
     assert measure_times(work, named_order(work, base)) == (30, 30)
     assert [estimate_staged_interval(work, base, most) for most in (1, 2)] == [np.inf, 20]
@@ -140,7 +139,7 @@ def run_plainly(work: SampleWork, i: int, ready_ns: float, free: Floats, switch:
 
 def plain_order(work: SampleWork, patience_ns: float, samples: int) -> list[list[int]]:
     """The order of `list_schedule` by its definition: looks at all computes that are left, again and again."""
-    count, cores = len(work.core), len(work.first_pair) - 1
+    count, cores = len(work.core), work.cores
     users = [work.users[a:b].tolist() for a, b in zip(work.first_user, work.first_user[1:], strict=False)]
     both: list[tuple[int, int]] = list(zip(work.core.tolist(), work.peer.tolist(), strict=True))
     occupied = [[c for c in cores if c >= 0] for cores in both]
@@ -180,7 +179,7 @@ def test_a_list_schedule_is_what_its_definition_says(seed: int):
 
 def plain_times(work: SampleWork, order: list[int], samples: int) -> list[float]:
     """The ends of samples whose steps are run in an order, by definition: looks for the next start, again and again."""
-    cores = len(work.first_pair) - 1
+    cores = work.cores
     both = [[c for c in at if c >= 0] for at in zip(work.core.tolist(), work.peer.tolist(), strict=True)]
     todo = [[(k, i) for k in range(samples) for i in order if c in both[i]] for c in range(cores)]
     edges = [work.users[a:b].tolist() for a, b in zip(work.first_user, work.first_user[1:], strict=False)]
