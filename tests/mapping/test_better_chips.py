@@ -104,7 +104,7 @@ def test_a_better_chip_is_hardly_slower_by_default():
 
 @pytest.mark.parametrize("name", ["image_grey", "image_last_axis", "unrolled_loop"])
 def test_more_cores_are_no_worse(name: str):
-    """By latency x interval. Their inputs are loaded for a few layers, which do not need 400 cores."""
+    """Products of latency and interval are compared. A few layers, which do not need 400 cores, read the inputs."""
     found = [figures(build_model(name), {}, {"cores": cores}, None) for cores in (64, 400)]
     few, many = (each["latency"] * each["interval"] for each in found)
     assert many <= NOISE * few

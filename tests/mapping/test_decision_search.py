@@ -90,7 +90,7 @@ def test_a_layer_shares_cores_with_the_one_whose_rearranged_result_it_reads(monk
     assert light.interval_ns < 0.9 * plain.interval_ns
 
 
-@pytest.mark.parametrize(("name", "share"), [("skipped_signal", 0.7), ("spectrum_bands", 0.8)])
+@pytest.mark.parametrize(("name", "share"), [("spectrum_bands", 0.8)])
 def test_cores_move_to_layers_that_others_wait_for(name: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cores go where they shorten the latency. For the interval alone, none move. No more pairs than planned share."""
     monkeypatch.setattr(decision_search, "LIGHT_PAIR", 1.0)

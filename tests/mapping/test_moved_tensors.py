@@ -89,7 +89,7 @@ def mapped(model: Any) -> MappedGraph:
 @pytest.mark.parametrize(
     ("name", "times"),
     [
-        *(("one_hot", 2), ("group_moments", 2), ("harmonics", 2), ("pixel_classes", 2), ("softmax_pixels", 2)),
+        *(("one_hot", 2), ("group_moments", 2), ("harmonics", 2), ("pixel_classes", 3), ("softmax_pixels", 2)),
         *(("octaves", 2), ("octaves_harmonics", 2), ("interleaved_signals", 2)),
         *(("fourier_steps", 2), ("refined_maxima", 3)),
         *(("key_points", 2), ("attentive_pool", 3), ("repeated_vector", 2), ("points", 2), ("coordinates", 2)),

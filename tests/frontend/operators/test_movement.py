@@ -191,7 +191,7 @@ def test_space_to_depth():
     [("DepthToSpace", {"mode": "CRD"}), ("DepthToSpace", {"mode": "DCR"}), ("SpaceToDepth", {})],
 )
 def test_blocks_of_pixels_are_an_image_again(op_type: str, attributes: dict[str, Any]):
-    """What follows reads all channels of a pixel, also where runs along other axes would be longer."""
+    """All channels of a pixel are read behind them, also where runs along other axes would be longer."""
     graph = load(single(op_type, (1, 16, 6, 8), blocksize=2, **attributes)).graph
     assert all(graph.tensors[name].image.channel_axis == 1 for name in graph.outputs)
 

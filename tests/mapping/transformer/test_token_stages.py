@@ -98,7 +98,7 @@ def test_attentions_that_do_not_depend_on_each_other_are():
 
 
 def test_functions_behind_a_product_are_work_of_its_cores():
-    """Also behind a rearrangement, but not behind the next layer. An absolute value is two functions."""
+    """Work behind a rearrangement counts, too, but not behind the next layer. An absolute value is two functions."""
     count = 30
 
     def scored(b: BlockBuilder) -> str:

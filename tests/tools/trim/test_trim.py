@@ -287,7 +287,7 @@ def test_a_driver_in_another_process_is_trimmed(tmp_path: Path, address: str):
 def test_programs_whose_samples_overlap_say_that_they_cannot_be_trimmed(tmp_path: Path):
     layers = [node("Conv", "x w", "a", name="conv"), node("Relu", "a", "b", name="relu"), node("Conv", "b v", "y")]
     weights = {"w": random(3, 2, 2, 2), "v": random(2, 3, 2, 2)}
-    quantised = raptor.quantize(make_model(layers, {"x": (1, 2, 8, 8)}, ["y"], weights)).save(tmp_path / "int8.onnx")
+    quantised = raptor.quantize(make_model(layers, {"x": (1, 2, 12, 12)}, ["y"], weights)).save(tmp_path / "int8.onnx")
     apart, together = (raptor.compile(quantised, trimmable=True, overlap=overlap) for overlap in (1, 2))
     assert not any("no layer can be trimmed" in warning for warning in apart.report.warnings)
     assert any("no layer can be trimmed, because samples overlap" in warning for warning in together.report.warnings)
