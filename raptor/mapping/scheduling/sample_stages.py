@@ -218,7 +218,7 @@ def modulo_stages(work: "SampleWork", order: "Ints", rules: StageRules, interval
     """Returns the stage of each step by a modulo schedule. `order`: an order of one sample."""
     from raptor.mapping.scheduling.stage_kernel import ModuloTable, modulo_schedule  # loaded only where it runs
 
-    count, cores = len(order), work.cores
+    count, cores = len(order), work.core_count
     begin_ns, free = np.zeros(count), np.tile(np.arange(SLOTS + 1), (cores, 1))
     table = ModuloTable(free, np.zeros(cores, np.int64), np.zeros(cores), np.zeros(count))
     modulo_schedule(begin_ns, table, work, order, interval_ns / SLOTS)

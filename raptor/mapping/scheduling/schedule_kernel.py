@@ -40,8 +40,8 @@ class SampleWork(NamedTuple):
     users: Ints
 
     @property
-    def cores(self) -> int:
-        """Number of cores, counted up to the last one that works."""
+    def core_count(self) -> int:
+        """Number of cores: one more than the largest number of a core that has a step."""
         return 1 + int(max(self.core.max(), self.peer.max()))
 
     @property
@@ -109,8 +109,8 @@ class RemainingSteps(NamedTuple):
 
 def idle_chip(work: SampleWork, ports: int = 1) -> ChipState:
     """Returns the state of the chip before any work. ports: entries of `ChipState.memory`."""
-    free, switch = np.zeros((2, work.cores))
-    return ChipState(free, switch, np.zeros(work.cores, np.int64), np.zeros(ports))
+    cores = work.core_count
+    return ChipState(np.zeros(cores), np.zeros(cores), np.zeros(cores, np.int64), np.zeros(ports))
 
 
 def all_steps(work: SampleWork, samples: int) -> RemainingSteps:
@@ -118,7 +118,7 @@ def all_steps(work: SampleWork, samples: int) -> RemainingSteps:
     count = len(work.core)
     both = np.concatenate([work.core, work.peer])
     tasks = np.argsort(both, kind="stable")[int((both < 0).sum()) :] % count
-    undone = np.bincount(both[both >= 0], minlength=work.cores)
+    undone = np.bincount(both[both >= 0], minlength=work.core_count)
     left = np.repeat(work.waiting[None], samples, axis=0)
     return RemainingSteps(
         np.zeros(left.shape), left, np.cumsum([0, *undone]), tasks, undone, np.zeros(samples, np.int64)
@@ -126,7 +126,7 @@ def all_steps(work: SampleWork, samples: int) -> RemainingSteps:
 
 
 def empty_tree(leaves: int) -> StartTree:
-    """Returns a tree of leaves without steps."""
+    """Returns a tournament tree of `leaves` leaves, none of which has a step to start."""
     ends = 1 << (leaves - 1).bit_length()
     leaf = np.minimum(np.arange(ends), leaves - 1)  # the last leaf stands for those that are missing, too
     levels = [leaf[:: 1 << level] for level in reversed(range(ends.bit_length()))]
@@ -135,11 +135,11 @@ def empty_tree(leaves: int) -> StartTree:
 
 def empty_heaps(work: SampleWork) -> StepHeaps:
     """Returns empty heaps, each large enough for all of its steps of one sample."""
-    transfers = work.peer >= 0
+    cores, transfers = work.core_count, work.peer >= 0
     ends = np.concatenate([work.core[transfers], work.peer[transfers]])
-    sizes = np.zeros(2 * work.cores + 1, np.int64)
-    sizes[0:-1:2] = np.bincount(ends, minlength=work.cores)
-    sizes[1:-1:2] = np.bincount(work.core[~transfers], minlength=work.cores)
+    sizes = np.zeros(2 * cores + 1, np.int64)
+    sizes[0:-1:2] = np.bincount(ends, minlength=cores)
+    sizes[1:-1:2] = np.bincount(work.core[~transfers], minlength=cores)
     sizes[-1] = len(work.core)
     first = np.cumsum([0, *sizes])
     return StepHeaps(first[:-1], np.zeros_like(sizes), np.zeros(first[-1]), np.zeros(first[-1], np.int64))
@@ -168,32 +168,30 @@ def list_schedule(
     then, or earlier than it can: the other core may have more work meanwhile. So if the first step of all cannot start
     so early, it goes to another heap; else it is the next one.
     """
-    count, first_sample = len(work.core), np.int64(0)  # numba would compile `_open` again for a literal 0
+    count, first_sample = len(work.core), np.int64(0)  # numba would compile `_open_step` again for a literal 0
     for i in range(count):
-        _open(i, first_sample, heaps, tree, chip, work, todo, patience_ns)
+        _open_step(i, first_sample, heaps, tree, chip, work, todo, patience_ns)
     while tree.start[tree.next[1]] < np.inf:
         heap = tree.next[1]
         start, turn = tree.start[heap], tree.turn[heap]
         i, k = by_rank[turn % count], turn // count
         c, peer = work.core[i], work.peer[i]
-        _pop(heaps, heap)
+        _pop_step(heaps, heap)
+        _update_leaf(heap, heaps, tree, chip, patience_ns)
         if max(todo.ready[k, i], _free(c, peer, chip)) - (patience_ns if peer >= 0 else 0.0) > start:
-            _offer(heap, heaps, tree, chip, patience_ns)
-            _wait(i, k, heaps, tree, chip, work, todo, patience_ns)
+            _open_step(i, k, heaps, tree, chip, work, todo, patience_ns)
             continue
         end = _run(i, k, todo.ready[k, i], chip, work)
-        if heap == len(heaps.size) - 1:
-            _offer(heap, heaps, tree, chip, patience_ns)
-        _offer_core(c, heaps, tree, chip, patience_ns)
+        _update_core(c, heaps, tree, chip, patience_ns)
         if peer >= 0:
-            _offer_core(peer, heaps, tree, chip, patience_ns)
+            _update_core(peer, heaps, tree, chip, patience_ns)
         ordered[k, todo.done[k]] = i
         todo.done[k] += 1
         for u in range(work.first_user[i], work.first_user[i + 1]):
             j = work.users[u]
             todo.ready[k, j] = max(todo.ready[k, j], end)
             todo.left[k, j] -= 1
-            _open(j, k, heaps, tree, chip, work, todo, patience_ns)
+            _open_step(j, k, heaps, tree, chip, work, todo, patience_ns)
         _count(c, heaps, tree, chip, work, todo, patience_ns)
         if peer >= 0:
             _count(peer, heaps, tree, chip, work, todo, patience_ns)
@@ -217,11 +215,11 @@ def _count(
     todo.undone[c] = last - first
     chip.sample[c] += 1
     for t in range(first, last):
-        _open(todo.tasks[t], chip.sample[c], heaps, tree, chip, work, todo, patience_ns)
+        _open_step(todo.tasks[t], chip.sample[c], heaps, tree, chip, work, todo, patience_ns)
 
 
 @bare_helper
-def _open(
+def _open_step(
     i: int,
     sample: int,
     heaps: StepHeaps,
@@ -231,32 +229,20 @@ def _open(
     todo: RemainingSteps,
     patience_ns: float,
 ) -> None:
-    """Adds a step to a heap, if it waits for no other step and both cores work on its sample."""
-    c, peer = work.core[i], work.peer[i]
-    if todo.left[sample, i] == 0 and chip.sample[c] == sample and (peer < 0 or chip.sample[peer] == sample):
-        _wait(i, sample, heaps, tree, chip, work, todo, patience_ns)
+    """Adds step `i` of a sample to the heap of its inputs, or of the core for which it waits.
 
-
-@bare_helper
-def _wait(
-    i: int,
-    sample: int,
-    heaps: StepHeaps,
-    tree: StartTree,
-    chip: ChipState,
-    work: SampleWork,
-    todo: RemainingSteps,
-    patience_ns: float,
-) -> None:
-    """Adds a step to the heap of what it waits for, which has a place in the tree if the step is its first."""
+    Does nothing before all steps that it waits for are done and its cores work on this sample.
+    """
     c, peer = work.core[i], work.peer[i]
+    if todo.left[sample, i] > 0 or chip.sample[c] != sample or (peer >= 0 and chip.sample[peer] != sample):
+        return
     ready, turn = todo.ready[sample, i], sample * len(work.core) + work.rank[i]
     heap, start = len(heaps.size) - 1, ready - (patience_ns if peer >= 0 else 0.0)
     if ready <= _free(c, peer, chip):
         heap, start = 2 * c + 1 if peer < 0 else 2 * peer if chip.free[peer] > chip.free[c] else 2 * c, 0.0
-    _push(heaps, heap, start, turn)
+    _push_step(heaps, heap, start, turn)
     if heaps.turn[heaps.first[heap]] == turn:
-        _offer(heap, heaps, tree, chip, patience_ns)
+        _update_leaf(heap, heaps, tree, chip, patience_ns)
 
 
 @bare_helper
@@ -266,15 +252,15 @@ def _free(c: int, peer: int, chip: ChipState) -> float:
 
 
 @bare_helper
-def _offer_core(c: int, heaps: StepHeaps, tree: StartTree, chip: ChipState, patience_ns: float) -> None:
-    """Offers what waits for core `c`, which is free at another time than before."""
-    _offer(2 * c, heaps, tree, chip, patience_ns)
-    _offer(2 * c + 1, heaps, tree, chip, patience_ns)
+def _update_core(c: int, heaps: StepHeaps, tree: StartTree, chip: ChipState, patience_ns: float) -> None:
+    """Updates the leaves of the two heaps of core `c`, after the time at which it is free has changed."""
+    _update_leaf(2 * c, heaps, tree, chip, patience_ns)
+    _update_leaf(2 * c + 1, heaps, tree, chip, patience_ns)
 
 
 @bare_helper
-def _offer(heap: int, heaps: StepHeaps, tree: StartTree, chip: ChipState, patience_ns: float) -> None:
-    """Sets the leaf of a heap by its first step."""
+def _update_leaf(heap: int, heaps: StepHeaps, tree: StartTree, chip: ChipState, patience_ns: float) -> None:
+    """Updates the leaf of a heap: when its first step could start, and the turn of this step."""
     first = heaps.first[heap]
     if heaps.size[heap] == 0:
         start = np.inf
@@ -282,12 +268,12 @@ def _offer(heap: int, heaps: StepHeaps, tree: StartTree, chip: ChipState, patien
         start = heaps.start[first]
     else:
         start = chip.free[heap // 2] - (patience_ns if heap % 2 == 0 else 0.0)
-    _enter(heap, start, heaps.turn[first], tree)
+    _set_leaf(heap, start, heaps.turn[first], tree)
 
 
 @bare_helper
-def _enter(leaf: int, start: float, turn: int, tree: StartTree) -> None:
-    """Sets the first step of a leaf, and updates the tree."""
+def _set_leaf(leaf: int, start: float, turn: int, tree: StartTree) -> None:
+    """Sets start and turn of a leaf, and updates the winners above it in the tree."""
     tree.start[leaf], tree.turn[leaf] = start, turn
     i = (len(tree.next) // 2 + leaf) // 2
     while i > 0:
@@ -301,7 +287,8 @@ def _enter(leaf: int, start: float, turn: int, tree: StartTree) -> None:
 
 
 @bare_helper
-def _push(heaps: StepHeaps, heap: int, start: float, turn: int) -> None:
+def _push_step(heaps: StepHeaps, heap: int, start: float, turn: int) -> None:
+    """Adds a step to a binary heap."""
     first, i = heaps.first[heap], heaps.size[heap]
     heaps.size[heap] += 1
     while i > 0:
@@ -314,8 +301,8 @@ def _push(heaps: StepHeaps, heap: int, start: float, turn: int) -> None:
 
 
 @bare_helper
-def _pop(heaps: StepHeaps, heap: int) -> None:
-    """Removes the first step of a heap."""
+def _pop_step(heaps: StepHeaps, heap: int) -> None:
+    """Removes the first step of a binary heap."""
     heaps.size[heap] -= 1
     first, size = heaps.first[heap], heaps.size[heap]
     start, turn = heaps.start[first + size], heaps.turn[first + size]
@@ -386,8 +373,8 @@ def core_sequences(work: SampleWork, order: Ints) -> CoreSequences:
     """Returns what each core does of a sample if all execute its steps in this order."""
     both = np.stack([work.core[order], work.peer[order]], axis=1).reshape(-1)
     steps = np.repeat(order, 2)[np.argsort(both, kind="stable")][int((both < 0).sum()) :]
-    first = np.cumsum([0, *np.bincount(both[both >= 0], minlength=work.cores)])
-    return CoreSequences(first, steps, first[:-1], work.waiting[None], *np.zeros((2, work.cores), np.int64))
+    first = np.cumsum([0, *np.bincount(both[both >= 0], minlength=work.core_count)])
+    return CoreSequences(first, steps, first[:-1], work.waiting[None], *np.zeros((2, work.core_count), np.int64))
 
 
 def replay(work: SampleWork, sequences: CoreSequences, samples: int, last: int) -> Floats:
@@ -398,7 +385,7 @@ def replay(work: SampleWork, sequences: CoreSequences, samples: int, last: int) 
     left, free = np.repeat(sequences.left, samples, axis=0), np.zeros((2, len(sequences.at)), np.int64)
     begun = CoreSequences(sequences.first, sequences.steps, sequences.at.copy(), left, *free)
     ends_ns, ready_ns = np.zeros(samples), np.zeros(left.shape)
-    replay_samples(ends_ns, ready_ns, idle_chip(work), work, begun, empty_tree(work.cores), last)
+    replay_samples(ends_ns, ready_ns, idle_chip(work), work, begun, empty_tree(work.core_count), last)
     return ends_ns[: last + 1]
 
 
@@ -428,7 +415,7 @@ def replay_samples(
             c = sequences.free[count]
         else:
             c = tree.next[1]
-            _enter(c, np.inf, 0, tree)
+            _set_leaf(c, np.inf, 0, tree)
         i, k = sequences.steps[sequences.at[c]], chip.sample[c]
         end = _run(i, 0, ready_ns[k, i], chip, work)
         ends_ns[k] = max(ends_ns[k], end)
@@ -482,7 +469,7 @@ def _offer_next_step(
     if other >= 0 and (chip.sample[other] != k or sequences.steps[sequences.at[other]] != i):
         return count
     if work.memory_ns[i] > 0.0:
-        _enter(own, max(ready_ns[k, i], _free(own, peer, chip)), work.rank[i], tree)
+        _set_leaf(own, max(ready_ns[k, i], _free(own, peer, chip)), work.rank[i], tree)
         return count
     if sequences.offered[own] == 1 + k * len(work.core) + i:
         return count

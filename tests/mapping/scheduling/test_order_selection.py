@@ -139,7 +139,7 @@ def run_plainly(work: SampleWork, i: int, ready_ns: float, free: Floats, switch:
 
 def plain_order(work: SampleWork, patience_ns: float, samples: int) -> list[list[int]]:
     """The order of `list_schedule` by its definition: looks at all computes that are left, again and again."""
-    count, cores = len(work.core), work.cores
+    count, cores = len(work.core), work.core_count
     users = [work.users[a:b].tolist() for a, b in zip(work.first_user, work.first_user[1:], strict=False)]
     both: list[tuple[int, int]] = list(zip(work.core.tolist(), work.peer.tolist(), strict=True))
     occupied = [[c for c in cores if c >= 0] for cores in both]
@@ -179,7 +179,7 @@ def test_a_list_schedule_is_what_its_definition_says(seed: int):
 
 def plain_times(work: SampleWork, order: list[int], samples: int) -> list[float]:
     """The ends of samples whose steps are run in an order, by definition: looks for the next start, again and again."""
-    cores = work.cores
+    cores = work.core_count
     both = [[c for c in at if c >= 0] for at in zip(work.core.tolist(), work.peer.tolist(), strict=True)]
     todo = [[(k, i) for k in range(samples) for i in order if c in both[i]] for c in range(cores)]
     edges = [work.users[a:b].tolist() for a, b in zip(work.first_user, work.first_user[1:], strict=False)]
