@@ -42,11 +42,11 @@ PRODUCT_FACTORS = 2.0, 0.5
 """Factors on `TuningKnobs.products` that are tried, but for 1."""
 
 LIGHT_PAIR = 0.8
-"""Factor on `TuningKnobs.neighbours` that is tried, so that more neighbours share cores.
+"""Second value of `TuningKnobs.neighbours` in a search, relative to the usual one; more pairs of layers share cores.
 
-A pair needs hardly any message between its layers, which the planned work does not know. Latency and interval on 64
-cores of `bench`, without and with it, in us: patches in patches 239, 123 and 198, 107; a signal with skipped layers
-117, 43 and 102, 33.
+Two layers on the same cores send each other hardly any messages, which the planned work does not know. Latency and
+interval on 64 cores of `bench`, without and with it, in us: patches in patches 239, 123 and 198, 107; a signal with
+skipped layers 117, 43 and 102, 33.
 """
 
 WORTH_REPEATING = 0.9
@@ -63,10 +63,10 @@ SHARES_OF_MOVES = 0.1, 0.01
 """Work behind a move of computed tensors, relative to the evaluated interval, from which it has cores of its own."""
 
 WORTH_ALIGNING = 0.97
-"""Largest evaluated cost of decisions with aligned lanes, relative to the best without lanes, for them to be kept.
+"""Largest evaluated cost with aligned lanes, relative to the best decision without, for a search to keep such lanes.
 
-Lanes cost halos, which the evaluation takes for less than they are: TinyYOLO-v4 on 200 cores, for a gain of 1 %, had a
-latency of 3.23 ms instead of 2.42.
+A smaller gain is within the error of the evaluation: with lanes for a gain of 1 %, TinyYOLO-v4 on 200 cores had a
+simulated latency of 3.23 ms in place of 2.42.
 """
 
 WORTH_SPREADING = 0.8
@@ -198,10 +198,7 @@ class _Search:
         elif not self.chains and self.latency and not phases:
             self.correct(replace(self.knobs, latency=0.0))
         if not self.chains and not phases:
-            first, known = self.best, len(self.known.found)
             self.align_lanes(corrections)
-            if self.known.cost_beside(first, self.best) > WORTH_ALIGNING * first.cost(self.latency):
-                del self.known.found[known:]
         self.use_lanes(corrections)
         if not self.best.knobs.moves:
             self.spread_moves(self.best)
@@ -252,7 +249,7 @@ class _Search:
         """Evaluates a decision, and decisions by its corrected work. Returns the corrections of the last decision.
 
         `corrections`: those that are known before, from decisions by other knobs. `limited`: see `evaluate`.
-        `mapper`: for a part of the cores; else for all.
+        `mapper`: makes the decisions; the mapper of the search if None, which uses all cores.
         """
         found, mapper = corrections or {}, mapper or self.mapper
         for _ in range(CORRECTION_ROUNDS + 1):
@@ -338,9 +335,10 @@ class _Search:
         return found.cost(self.latency) > WORTH_CORRECTING * self.best.cost(self.latency)
 
     def share_more(self) -> EvaluatedDecision | None:
-        """Evaluates decisions in which more neighbours share cores (`LIGHT_PAIR`): like the best one, and the first.
+        """Evaluates decisions by the knobs of the best decision and of the first one, but with more shared cores.
 
-        Returns the better one if it is the best of all; else None, and their steps do not shorten the search.
+        `LIGHT_PAIR` says how many neighbours share cores. Returns the best of these decisions if no other decision of
+        the search is better; else None, and the steps that they took do not count for `MOST_STEPS`.
         """
         best, steps = self.best, self.known.steps
         for knobs in (best.knobs, self.knobs):
@@ -354,19 +352,23 @@ class _Search:
         """Evaluates decisions in which all layers with many output lines have equal lanes, from the best one on.
 
         A lane then reads the same lane of the layer before, but for its edges. So no lane waits until another one ends,
-        as with lanes that suit each layer alone. Layers with fewer and fewer lines have lanes, too.
-        `corrections`: of work without lanes, which is nearer to that of lanes than planned work.
+        as with lanes that suit each layer alone. Layers with fewer and fewer lines have lanes, too. Decisions that gain
+        too little (`WORTH_ALIGNING`) are forgotten. `corrections`: of work without lanes, which is nearer to the work
+        with lanes than planned work is.
         """
-        best, failures = self.best, 0
+        first, known = self.best, len(self.known.found)
+        best, failures = first, 0
         for lines in _heights_of_layers(self.mapper.graph, best.decision):
             try:
                 self.correct(replace(best.knobs, lanes=ALIGNED_LANES, aligned_lines=lines), corrections)
             except (CapacityError, NothingStreamsError):
-                return
+                break
             failures = failures + 1 if self.best is best else 0
             if failures == MOST_FAILURES:
-                return
+                break
             best = self.best
+        if self.known.cost_beside(first, self.best) > WORTH_ALIGNING * first.cost(self.latency):
+            del self.known.found[known:]
 
     def best_with_other_lanes(self) -> EvaluatedDecision | None:
         """Returns the best decision with other lanes than the best of all, if it is nearly as good; else None."""
@@ -407,11 +409,10 @@ class _Search:
             full = best.bounds.total_ns / cores > EVEN_SHARE * best.bounds.least_interval_ns
             if failures == MOST_FAILURES or (full and not best.waits_for_port):
                 return
-            places, count = (arch.places or range(arch.core_count))[:cores], len(self.known.found)
-            mapper = replace(self.mapper, arch=arch.with_places(places))
+            count = len(self.known.found)
             try:
                 for corrections in (None, best.corrections):
-                    self.correct(best.knobs, corrections, mapper=mapper)
+                    self.correct(best.knobs, corrections, mapper=self.mapper.on_first_cores(cores))
             except (CapacityError, NothingStreamsError):
                 return
             found = self.known.best_since(best, count)

@@ -102,8 +102,8 @@ class PlannedDecision:
     """A decision, and the work by which its cores were divided.
 
     planned_ns: work in ns of the busiest core of each layer by line and each tensor with loaders, by key, as far as it
-    has cores of its own or shares them in turns; without chains of a transformer. That of a tensor without loaders is
-    the time for which its readers keep the port of global memory busy, and of what they do with it.
+    has cores of its own or shares them in turns; without chains of a transformer. For an input without loaders, the
+    time in ns for which its readers keep the port of global memory busy, and for which they work on what they load.
     """
 
     decision: Decision
@@ -171,6 +171,11 @@ class RowMapper:
         spread = self._move_work.spread(least_ns)
         return self._spreading.setdefault(frozenset(spread.moves), replace(self, spread=spread))
 
+    def on_first_cores(self, count: int) -> "RowMapper":
+        """Returns a mapper that uses only the first `count` of the cores which this one may use."""
+        places = (self.arch.places or range(self.arch.core_count))[:count]
+        return self._smaller.setdefault(count, replace(self, arch=self.arch.with_places(places)))
+
     @cached_property
     def without_chains(self) -> "RowMapper":
         """A mapper without chains."""
@@ -182,6 +187,10 @@ class RowMapper:
 
     @cached_property
     def _spreading(self) -> "dict[frozenset[str], RowMapper]":
+        return {}
+
+    @cached_property
+    def _smaller(self) -> "dict[int, RowMapper]":
         return {}
 
     @cached_property

@@ -14,11 +14,12 @@ LARGEST_CORRECTION = 32.0
 def next_corrections(
     corrections: Mapping[str, float], planned: PlannedDecision, bounds: WorkBounds
 ) -> dict[str, float]:
-    """Returns corrections that make the planned work of each layer, loader and product that of its busiest core.
+    """Returns corrections by which planned work becomes evaluated work, for each layer, product and input.
 
-    That of inputs without loaders becomes the time for which the port of global memory is busy: the guess of how many
-    cores read an input, with which loaders are planned, too, is corrected by it. `corrections`: by which the decision
-    was planned. `bounds`: its evaluated work.
+    The planned work of a layer, a product or the loaders of an input becomes the work of their busiest core. The
+    planned time of an input without loaders becomes the time for which the port of global memory is busy. This also
+    corrects the guess of how many cores read an input, which plans with loaders depend on. `corrections`: by which the
+    decision was planned. `bounds`: evaluated work of the decision.
     """
     planned_ns, port_ns = Counter[int](), 0.0
     cores = {key: _placed_cores(planned.decision, key) for key, ns in planned.planned_ns.items() if ns > 0}

@@ -41,9 +41,9 @@ _PIXEL = 512
 
 
 def reduce_in_place(graph: Graph) -> Graph:
-    """Returns the graph with its softmaxes and pools over distributed pixels computed on the cores of these pixels.
+    """Returns the graph in which softmaxes and pools over pixels of several cores are computed on these cores.
 
-    Pools over groups of tokens are functions of these (`pool_neighbours`).
+    First, pools over groups of neighbouring tokens become functions of tokens (`pool_neighbours`).
     """
     graph = pool_neighbours(graph)
     makers, multiplied = {node.output: node for node in graph.nodes}, _multiplied(graph)

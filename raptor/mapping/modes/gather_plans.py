@@ -8,6 +8,7 @@ their lines is sent.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from raptor.common.union_find import DisjointSets
 from raptor.graph.ir import Elementwise, Graph, Indices, Move, Node, Take
@@ -58,14 +59,26 @@ def gather_plans(
     ]
     for cols in split_evenly(image.width, arch.usable_cores):
         times = [[move.times_ns(own, arch) for own in cols] for move in moves]
-        busiest_ns = max(sum(own_ns for own_ns, *_ in of_core) for of_core in zip(*times, strict=True))
-        port_ns = sum(port_ns for of_move in times for _, port_ns, _ in of_move)
-        source_ns = sum(source_ns for of_move in times for *_, source_ns in of_move)
+        busiest_ns = max(sum(each.core_ns for each in of_core) for of_core in zip(*times, strict=True))
+        port_ns = sum(each.port_ns for of_move in times for each in of_move)
+        source_ns = sum(each.source_ns for of_move in times for each in of_move)
         sent_ns = image.rows * (readers / len(cols) + 1) * message
         after_ns = sum(after.get(node.output, NO_EPILOGUE).core_ns(1 / len(cols), 1, widths) for node in nodes)
         grid = LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1)
         work_ns = max(busiest_ns + sent_ns, source_ns) + after_ns
         yield LayerPlan(grid, 0, work_ns, port_ns=port_ns, behind_ns=after_ns)
+
+
+class _GatherTimes(NamedTuple):
+    """Times in ns that the columns of one core take for a sample.
+
+    core_ns: work of this core. port_ns: time for which its loads of model inputs keep the port of global memory busy.
+    source_ns: time that a single core with the whole computed tensor takes to send the elements.
+    """
+
+    core_ns: float
+    port_ns: float = 0.0
+    source_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +87,11 @@ class _Lookup:
 
     image: Image
 
-    def times_ns(self, cols: Range, arch: Target) -> tuple[float, float, float]:
-        """Returns the times in ns that some columns take: see `_GatheredMove.times_ns`."""
+    def times_ns(self, cols: Range, arch: Target) -> _GatherTimes:
+        """Returns the times that the lookup of some columns takes."""
         pixels, channels = self.image.rows * (cols[1] - cols[0]), self.image.channels
-        return pixels * (load_ns(arch, channels) + 4 * ISSUE_NS), pixels * global_port_ns(arch, channels), 0.0
+        port_ns = pixels * global_port_ns(arch, channels)
+        return _GatherTimes(pixels * (load_ns(arch, channels) + 4 * ISSUE_NS), port_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +116,13 @@ class _GatheredMove:
         computed = not {*graph.inputs}.issuperset(node.inputs)
         return cls(sources, places, given, computed, takes_short_runs(graph, node))
 
-    def times_ns(self, cols: Range, arch: Target) -> tuple[float, float, float]:
-        """Returns the times in ns that some columns take: of their core, the port of global memory, and their source.
-
-        The port is busy for model inputs without loaders. A computed tensor may be on a single core, its source, which
-        then sends all messages.
-        """
+    def times_ns(self, cols: Range, arch: Target) -> _GatherTimes:
+        """Returns the times that some columns of the result take."""
         read = self.places.columns_read(cols)
         sizes = [(high - low) * self.given[t].channels for (t, _), (low, high) in read.items()]
         copy_ns = copy_lines_ns(self.sources[:, slice(*cols)].reshape(len(self.sources), -1), arch)
         if self.computed:
             brought_ns = sum(message_ns(arch, size) for size in sizes)
-            return copy_ns + brought_ns, 0.0, brought_ns
+            return _GatherTimes(copy_ns + brought_ns, source_ns=brought_ns)
         port_ns = 0.0 if self.passed else sum(global_port_ns(arch, size) for size in sizes)
-        return copy_ns + sum(load_ns(arch, size) for size in sizes), port_ns, 0.0
+        return _GatherTimes(copy_ns + sum(load_ns(arch, size) for size in sizes), port_ns)

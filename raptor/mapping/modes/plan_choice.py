@@ -24,7 +24,7 @@ class LayerPlan:
 
     @property
     def core_ns(self) -> float:
-        """Time in ns of its cores for a sample: of their work, or of the port of global memory and what follows."""
+        """Time in ns of a sample: work of the busiest core, or loads at the port of global memory and work behind."""
         return max(self.work_ns, self.port_ns + self.behind_ns)
 
     @property

@@ -141,8 +141,8 @@ def empty_heaps(work: SampleWork) -> StepHeaps:
     sizes[0:-1:2] = np.bincount(ends, minlength=cores)
     sizes[1:-1:2] = np.bincount(work.core[~transfers], minlength=cores)
     sizes[-1] = len(work.core)
-    first = np.cumsum([0, *sizes])
-    return StepHeaps(first[:-1], np.zeros_like(sizes), np.zeros(first[-1]), np.zeros(first[-1], np.int64))
+    capacity = int(sizes.sum())
+    return StepHeaps(np.cumsum(sizes) - sizes, np.zeros_like(sizes), np.zeros(capacity), np.zeros(capacity, np.int64))
 
 
 @bare_kernel

@@ -1,4 +1,4 @@
-"""Pools over groups of neighbouring tokens, as element-wise functions of every n-th token.
+"""Rewrites pools over groups of n neighbouring tokens as element-wise functions of n tensors, one for each neighbour.
 
 The largest of 8 neighbours of each of 64 points is a pool over 512 tokens. Its result has a line of 64 pixels, but no
 layout of tokens if it is an output of the model: one core would receive all tokens. As a function of 8 tensors, each of
@@ -20,32 +20,35 @@ MOST_NEIGHBOURS = 16
 
 
 def pool_neighbours(graph: Graph) -> Graph:
-    """Returns the graph whose pools over groups of neighbouring tokens, with results that are none, are functions."""
+    """Returns the graph with functions in place of pools over groups of neighbouring tokens that cannot stream."""
     if not any(_pools_groups(graph, node) for node in graph.nodes):
         return graph
     tensors, nodes = dict(graph.tensors), list[Node]()
     for node in graph.nodes:
-        nodes += _functions(node, tensors) if _pools_groups(graph, node) else (node,)
+        nodes += _make_functions(node, tensors) if _pools_groups(graph, node) else (node,)
     return replace(graph, tensors=tensors, nodes=tuple(nodes))
 
 
-def _functions(pool: Node, tensors: dict[str, Tensor]) -> Iterator[Node]:
-    """Yields the functions of every n-th token that a pool over groups of n is. `tensors`: gets their results."""
+def _make_functions(pool: Node, tensors: dict[str, Tensor]) -> Iterator[Node]:
+    """Yields nodes that compute a pool over groups of n tokens. `tensors`: gets their results.
+
+    A move takes the first token of each group, another one the second, and so on. Functions combine these tensors.
+    """
     assert isinstance(pool.operator, Pool)
     (name,), window = pool.inputs, pool.operator.window
     function, given = Map("max" if pool.operator.function == "max" else "add", (0, 1)), tensors[name]
     channels, shape = given.image.channels, (1, window.out_pixels, given.image.channels)
 
-    def made(operator: Map | Move, inputs: tuple[str, ...], suffix: str) -> Node:
+    def make_node(operator: Map | Move, inputs: tuple[str, ...], suffix: str) -> Node:
         result = unused_name(f"{pool.output}.{suffix}", tensors)
         tensors[result] = replace(given, name=result, shape=shape, image=Image(shape, 2), in_model=False)
         return Node(pool.name, pool.op_type, operator, inputs, result)
 
     sofar = ""
     for place, pixels in enumerate(cached_input_pixels(window).T.astype(np.int64)):
-        yield (token := made(Move(pixels[:, None] * channels + np.arange(channels)), (name,), f"token{place}"))
+        yield (token := make_node(Move(pixels[:, None] * channels + np.arange(channels)), (name,), f"token{place}"))
         if sofar:
-            yield (token := made(function, (sofar, token.output), f"of{place + 1}"))
+            yield (token := make_node(function, (sofar, token.output), f"of{place + 1}"))
         sofar = token.output
     yield Node(pool.name, pool.op_type, Rename(), (sofar,), pool.output)
 

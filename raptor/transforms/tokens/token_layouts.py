@@ -31,7 +31,7 @@ from raptor.target.tensor_layout import Image
 Ints = npt.NDArray[np.int64]
 
 FEWEST_ELEMENTS = 1024
-"""Fewest elements of a tensor beside no layer that is laid out as tokens: less work is not worth several cores."""
+"""Fewest elements of a tensor for a layout as tokens that no layer asks for: less work is not worth several cores."""
 
 
 @dataclass(slots=True)
@@ -143,13 +143,13 @@ class TokenLayouts:
         moves = [node for node in self.graph.nodes if isinstance(node.operator, Move)]
         self.spread_all(moves, sums, known)
         for key in sorted({self.alike.find(name) for name in self.graph.tensors} - known.keys() - sums):
-            if self.is_alone(key):
+            if key not in known and self.is_alone(key):
                 known[key] = self.image(key).channels
                 self.spread_all(moves, sums, known)
         return self.with_sums(known)
 
     def spread_all(self, moves: list[Node], sums: set[str], known: dict[str, int]) -> None:
-        """Adds to the `known` sets all that moves connect with them, through others. sums: sets that pools make."""
+        """Adds to `known` the sets that a chain of `moves` connects with a set in it. sums: sets that pools make."""
         before = -1
         while before < len(known):
             before = len(known)
@@ -158,7 +158,7 @@ class TokenLayouts:
                 self.spread(node, {name: key for name, key in names.items() if key not in sums}, known)
 
     def is_alone(self, key: str) -> bool:
-        """Tells whether a set streams only as tokens of its channels, and no layer says so: its pixels are tokens."""
+        """True if the tensors of a set are large and can only stream as tokens that have their present channels."""
         image = self.image(key)
         large = image.elements >= FEWEST_ELEMENTS and is_channels_last(image) and not can_stream(image)
         return large and self.takes(key, image.channels)
