@@ -144,7 +144,7 @@ def test_a_mapping_for_a_chip_of_another_speed_replays_with_a_note(lenet5: Any, 
 @pytest.mark.parametrize("mapping", STRATEGIES)
 def test_the_text_of_a_mapping_names_every_layer_and_its_cores(lenet5: Any, mapping: str):
     with pytest.raises(StoppedAfterPass) as stopped:
-        raptor.compile(lenet5, mapping=mapping, cores=400, driver=Driver(stop_after="map"))
+        raptor.compile(lenet5, mapping=mapping, cores=400, driver=Driver(stop_after="choose_order"))
     decided = passes(lenet5, mapping=mapping, cores=400).decision
     text = stopped.value.text
     for name, layer in (in_matrices(decided) | by_line(decided)).items():
