@@ -1,17 +1,19 @@
 """Eliminates control flow that constants determine: the chip has neither branches nor loops.
 
-An If becomes one of its branches. A Loop or Scan is unrolled into one copy of its body per iteration ("turn").
+An If becomes one of its branches. A Loop or Scan is unrolled into one copy of its body per iteration ("turn"). A
+sequence of tensors becomes the tensors in it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from raptor.common.errors import UserError
 from raptor.frontend.control_flow.inline_subgraphs import UniqueNames, hoist_constants, inline_body
+from raptor.frontend.control_flow.node_maker import NodeMaker
 from raptor.frontend.control_flow.partial_evaluation import PartialEvaluator, UndecidedError
+from raptor.frontend.control_flow.resolve_sequences import SequenceResolver, is_sequence_operator
 from raptor.frontend.operator_sets import STANDARD_DOMAINS
 from raptor.frontend.proto.model_checks import describe_node
 from raptor.frontend.proto.read_model import find_reads
@@ -24,11 +26,11 @@ _OPERATORS = frozenset(("If", "Loop", "Scan"))
 
 
 def eliminate_control_flow(proto: ModelProto) -> Mapping[str, str]:
-    """Replaces every If, Loop and Scan that constants and shapes determine, in place.
+    """Replaces every If, Loop, Scan and operator of sequences that constants and shapes determine, in place.
 
     Returns first output -> reason for each node that is left. Raises `UserError` if unrolling exceeds `MOST_NODES`.
     """
-    if not any(map(is_control_flow, proto.graph.node)):
+    if not any(is_control_flow(node) or is_sequence_operator(node) for node in proto.graph.node):
         return {}
     return _Resolver(proto).run()
 
@@ -52,6 +54,8 @@ class _Resolver:
         proto.graph.initializer.extend(hoist_constants(proto.graph, self.names))
         self.read = {v.name for v in proto.graph.output} | {r for n in proto.graph.node for r in find_reads(n)}
         self.known = PartialEvaluator(proto)
+        self.maker = NodeMaker(self.names, self.version, self.known.constants)
+        self.sequences = SequenceResolver(self.known, self.maker)
         self.reasons: dict[str, str] = {}
         self.made = 0
 
@@ -64,11 +68,15 @@ class _Resolver:
         return self.reasons
 
     def _used(self) -> list[NodeProto]:
-        """Returns the nodes except those that only computed a condition, for which the chip may lack an operator."""
+        """Returns the nodes except those that only computed a condition or a resolved sequence.
+
+        The chip may lack an operator for them.
+        """
         needed = {v.name for v in self.proto.graph.output}
         used: list[NodeProto] = []
+        known = self.known.evaluated | self.sequences.elements.keys()
         for node in reversed(self.known.nodes):
-            if needed.isdisjoint(node.output) and self.known.evaluated.issuperset(filter(None, node.output)):
+            if needed.isdisjoint(node.output) and known.issuperset(filter(None, node.output)):
                 continue
             needed.update(find_reads(node))
             used.append(node)
@@ -83,14 +91,19 @@ class _Resolver:
     def add(self, node: NodeProto) -> None:
         """Adds a node, or the nodes that replace it."""
         count = len(self.known.nodes)
-        if is_control_flow(node):
-            try:
+        try:
+            if is_control_flow(node):
                 _RESOLVE[node.op_type](self, node)
-            except UndecidedError as undecided:
-                self.known.drop_nodes_from(count)
-                self.reasons[node.output[0]] = f"only supported where constants decide it, and not {undecided}"
-            else:
                 return
+            if self.sequences.reads_or_makes(node):
+                for made in self.sequences.resolve(node):
+                    self.known.add(made)
+                if node.output[0] not in self.sequences.elements:
+                    return
+        except UndecidedError as undecided:
+            self.known.drop_nodes_from(count)
+            self.reasons[node.output[0]] = f"only supported where constants decide it, and not {undecided}"
+        # A sequence is still made for an output of the model, or for a node that is not resolved.
         self.known.add(node)
 
     def add_body(
@@ -112,27 +125,15 @@ class _Resolver:
         node = helper.make_node(op_type, inputs, [output])
         if axis is not None:
             node.attribute.append(helper.make_attribute("axis", axis))
-        self.known.add(node)
+        self.add(node)
         return output
-
-    def constant(self, value: int | bool | Sequence[int], stem: str) -> str:
-        name = self.names.unique_tensor(stem)
-        dtype = np.bool_ if isinstance(value, bool) else np.int64
-        self.known.constants[name] = numpy_helper.from_array(np.array(value, dtype), name)
-        return name
 
     def stack(self, turns: Sequence[str], axis: int, output: str) -> None:
         """Concatenates the results of all iterations along a new axis."""
         if not turns:
             raise UndecidedError(f"'{output}', which is empty, as the loop has no turn")
-        parts = [self.unsqueeze(turn, axis, self.names.unique_tensor(f"{output}.turn")) for turn in turns]
-        self.add_node("Concat", parts, output, axis)
-
-    def unsqueeze(self, name: str, axis: int, output: str) -> str:
-        if self.version >= 13:
-            return self.add_node("Unsqueeze", [name, self.constant([axis], f"{output}.axes")], output)
-        self.known.add(helper.make_node("Unsqueeze", [name], [output], axes=[axis]))
-        return output
+        for node in self.maker.stack(turns, axis, output):
+            self.known.add(node)
 
 
 def _resolve_if(to: _Resolver, node: NodeProto) -> None:
@@ -154,7 +155,10 @@ def _resolve_loop(to: _Resolver, node: NodeProto) -> None:
     turn = 0
     while goes_on and (limit is None or turn < limit):
         _check_turn(turn)
-        given = [to.constant(turn, f"{node.output[0]}.turn_number"), to.constant(True, f"{node.output[0]}.goes_on")]
+        given = [
+            to.maker.constant(turn, f"{node.output[0]}.turn_number"),
+            to.maker.constant(True, f"{node.output[0]}.goes_on"),
+        ]
         outputs = to.add_body(node, body, _bound(body, [*given, *carried]))
         goes_on = _truth(to, outputs[0]) if start or not most else True
         carried = outputs[1 : 1 + len(carried)]
@@ -175,7 +179,7 @@ def _resolve_scan(to: _Resolver, node: NodeProto) -> None:
     axes = _each(node, "scan_input_axes", count)
     backwards = _each(node, "scan_input_directions", count)
     stacked: list[list[str]] = [[] for _ in node.output[len(carried) :]]
-    turns = _length(to.known.static_shape(scanned[0]), axes[0])
+    turns = to.known.static_length(scanned[0], axes[0])
     for turn in range(turns):
         _check_turn(turn)
         slices = [
@@ -227,14 +231,8 @@ def _each(node: NodeProto, attribute: str, count: int) -> list[int]:
     return given if len(given) == count else [0] * count
 
 
-def _length(dims: Sequence[int], axis: int) -> int:
-    if not -len(dims) <= axis < len(dims):
-        raise UndecidedError("an axis that is none of its input")
-    return dims[axis]
-
-
 def _slice(to: _Resolver, name: str, index: int, axis: int, stem: str) -> str:
-    at = to.constant(index, f"{stem}.turn_number")
+    at = to.maker.constant(index, f"{stem}.turn_number")
     return to.add_node("Gather", [name, at], to.names.unique_tensor(f"{name}.slice"), axis)
 
 

@@ -68,6 +68,13 @@ class PartialEvaluator:
             raise UndecidedError(f"the shape of '{name}'")
         return _static(self._typed[name])
 
+    def static_length(self, name: str, axis: int) -> int:
+        """Returns the length of one axis of a tensor. Raises `UndecidedError` as `static_shape` does."""
+        dims = self.static_shape(name)
+        if not -len(dims) <= axis < len(dims):
+            raise UndecidedError("an axis that is none of its input")
+        return dims[axis]
+
     def _slice(self, name: str) -> tuple[list[NodeProto], list[TensorProto]]:
         waiting, places, leaves = [name], set[int](), dict[str, TensorProto]()
         while waiting:
