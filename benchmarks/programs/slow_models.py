@@ -344,6 +344,15 @@ def point_neighbours(b: BlockBuilder, points: int, near: int, channels: int) -> 
     return b.op("ReduceMax", b.op("Relu", dense(b, edges, 2 * channels, channels)), axes=[1], keepdims=0)
 
 
+def rotated_points(b: BlockBuilder, points: int, channels: int) -> str:
+    """Points that are multiplied by a matrix, which a network computes from all points, as PointNet does."""
+    x = b.op("Relu", dense(b, b.input("x", 1, points, 3), 3, channels))
+    shape = b.op("ReduceMax", b.op("Relu", dense(b, x, channels, 4 * channels)), axes=[1], keepdims=0)
+    matrix = dense(b, b.op("Relu", dense(b, shape, 4 * channels, 2 * channels)), 2 * channels, channels * channels)
+    moved = b.op("MatMul", x, b.op("Reshape", matrix, b.ints(1, channels, channels)))
+    return dense(b, b.op("Relu", dense(b, moved, channels, 2 * channels)), 2 * channels, channels)
+
+
 def graph_sums(b: BlockBuilder, nodes: int, edges: int, channels: int) -> str:
     """Messages along the edges of a graph, added up at their ends: Gather and ScatterElements by an input."""
     x = b.op("Relu", dense(b, b.input("x", nodes, 8), 8, channels))
@@ -831,6 +840,7 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "detection_head": partial(detection_head, side=32, channels=32, classes=4),
         "refined_maxima": partial(refined_maxima, frames=62, bins=96),
         "point_neighbours": partial(point_neighbours, points=64, near=8, channels=32),
+        "rotated_points": partial(rotated_points, points=128, channels=16),
         "graph_sums": partial(graph_sums, nodes=48, edges=120, channels=32),
         "neighbour_sums": partial(neighbour_sums, nodes=32, edges=96, channels=32),
         "fixed_graph": partial(fixed_graph, nodes=32, edges=96, channels=32),

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from raptor.frontend.contributed.expand_contributed import EXPANSIONS
+from raptor.frontend.control_flow.resolve_sequences import SEQUENCE_OPERATORS
 from raptor.frontend.proto.onnx_wrappers import find_host_operators, find_standard_schemas, function_versions
 from raptor.frontend.registry import OperatorImporter, importers, is_refused
 
@@ -83,7 +84,8 @@ Written by `make docs-generate` from the table of importers (`raptor/frontend/op
 float32, or as the integers that QuantizeLinear makes of it (quantised models). Floats of other widths become float32,
 and [integers and truth values](../how-to/faq.md#token-ids) are held as whole numbers of at most 2**24 in size. Every
 shape is fixed (`--dim`, `--shape`). Nodes that depend only on constants and shapes are computed while compiling,
-whatever their operator is. So are `If`, `Loop` and `Scan` that these decide (`--set` makes an input a constant).
+whatever their operator is. So are `If`, `Loop` and `Scan` that these decide (`--set` makes an input a constant), and
+sequences of tensors whose lengths and positions they decide.
 Operators that ONNX defines by others are replaced by these first; so what they need is what these need. Replaced as
 well are operators that left the standard (`AffineView`, `Crop`, `ImageScaler`, `ParametricSoftplus`, `Scale`,
 `ScaledTanh`), and of `ai.onnx.ml` those that scale, choose or add up the numbers of a table (`ArrayFeatureExtractor`,
@@ -109,7 +111,7 @@ of ONNX's own suite.
 | operator | since | what it computes | extended | limits |
 |---|---|---|---|---|
 """
-_DECIDED = frozenset(("Constant", "ConstantOfShape", "If", "Loop", "Range", "Scan", "Shape"))
+_DECIDED = frozenset(("Constant", "ConstantOfShape", "If", "Loop", "Range", "Scan", "Shape")) | SEQUENCE_OPERATORS
 """Operators that are folded while compiling, or not computed by the chip at all."""
 
 

@@ -1,4 +1,5 @@
-"""Operands of products: an attention with one head, whose turned keys are another name of the keys, streams."""
+"""Operands of products: attentions with one head, whose turned keys are another name of the keys, and matrices that a
+dense layer computes, stream."""
 
 import numpy as np
 import pytest
@@ -37,10 +38,28 @@ def cross_attention(heads: int, *, keys_are_a_result: bool = False) -> ModelProt
     return make_model(nodes, {"q": (1, 6, 8), "x": (1, 20, 8)}, outputs, constants, opset=13)
 
 
+def rotated_points(*, transposed: bool) -> ModelProto:
+    """Twenty points, transformed by a matrix that a dense layer computes of a vector, and two layers of them."""
+    nodes = [
+        node("MatMul", "x wx", "points", name="points"),
+        node("MatMul", "v wv", "numbers", name="numbers"),
+        node("Reshape", "numbers square", "matrix", name="matrix"),
+        node("Transpose", "matrix", "turned", perm=[0, 2, 1], name="turned"),
+        node("MatMul", f"points {'turned' if transposed else 'matrix'}", "moved", name="moved"),
+        node("MatMul", "moved wy", "y", name="last"),
+    ]
+    constants = {"wx": random(8, 4), "wv": random(6, 16, seed=1), "wy": random(4, 8, seed=2)}
+    constants["square"] = np.array([1, 4, 4])
+    return make_model(nodes, {"x": (1, 20, 8), "v": (1, 6)}, {"y": 3}, constants, opset=13)
+
+
 @pytest.mark.parametrize(
     "model",
-    [cross_attention(1), cross_attention(1, keys_are_a_result=True), cross_attention(2)],
-    ids=["one head", "one head, keys that are a result", "two heads"],
+    [
+        *(cross_attention(1), cross_attention(1, keys_are_a_result=True), cross_attention(2)),
+        *(rotated_points(transposed=False), rotated_points(transposed=True)),
+    ],
+    ids=["one head", "one head, keys that are a result", "two heads", "matrix of a vector", "transposed matrix"],
 )
 def test_all_products_stream(model: ModelProto):
     before = lay_out_tokens(load(model).graph)

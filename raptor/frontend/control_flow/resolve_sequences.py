@@ -65,7 +65,7 @@ class SequenceResolver:
 
 def is_sequence_operator(node: NodeProto) -> bool:
     """Checks whether a node is one of the operators of sequences."""
-    return node.op_type in _RESOLVE and node.op_type != "Identity" and node.domain in STANDARD_DOMAINS
+    return node.op_type in SEQUENCE_OPERATORS and node.domain in STANDARD_DOMAINS
 
 
 def _attribute(node: NodeProto, name: str, default: int) -> int:
@@ -156,3 +156,5 @@ _RESOLVE: Mapping[str, Callable[[SequenceResolver, NodeProto], list[NodeProto]]]
         "SplitToSequence": _split,
     }
 )
+SEQUENCE_OPERATORS = frozenset(_RESOLVE) - {"Identity"}
+"""Operators that read or make sequences, and nothing else."""
