@@ -457,6 +457,12 @@ def softmax_pixels(b: BlockBuilder, side: int, channels: int) -> str:
     return layers(b, b.op("Reshape", x, b.ints(1, channels, side, side)), (channels, channels), 3, 3)
 
 
+def log_shares(b: BlockBuilder, length: int, channels: int) -> str:
+    """The logarithms of the shares of classes, which are the channels of a signal, as readers of speech end."""
+    x = layers(b, b.input("x", 1, channels // 2, length), (channels // 2, channels // 2, channels), 3)
+    return b.op("LogSoftmax", x, axis=1)
+
+
 def key_points(b: BlockBuilder, side: int, points: int) -> str:
     """The expected place of each key point of an image: a soft argmax along both axes."""
     x = layer(b, layers(b, b.input("x", 1, 3, side, side), (3, 16), 3, 3), 16, points, 1, 1)
@@ -840,6 +846,7 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "detection_head": partial(detection_head, side=32, channels=32, classes=4),
         "refined_maxima": partial(refined_maxima, frames=62, bins=96),
         "point_neighbours": partial(point_neighbours, points=64, near=8, channels=32),
+        "log_shares": partial(log_shares, length=128, channels=64),
         "rotated_points": partial(rotated_points, points=128, channels=16),
         "graph_sums": partial(graph_sums, nodes=48, edges=120, channels=32),
         "neighbour_sums": partial(neighbour_sums, nodes=32, edges=96, channels=32),

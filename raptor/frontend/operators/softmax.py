@@ -3,16 +3,13 @@
 import math
 from dataclasses import replace
 
-import numpy as np
-
-from raptor.frontend.formulas.formula import FormulaBuilder, Value
+from raptor.frontend.formulas.builder import OperatorBuilder
+from raptor.frontend.formulas.reductions import ReductionLayout, broadcast_to_image, emit_broadcast_sum, emit_reduction
 from raptor.frontend.import_context import ImportContext
 from raptor.frontend.operators.operand_checks import is_channel_axis
 from raptor.frontend.proto.nodes import NodeView
 from raptor.frontend.registry import importer
-from raptor.graph.ir import Pool, Softmax, Tensor
-from raptor.graph.rearrangement import c_order, make_move
-from raptor.graph.window import Window
+from raptor.graph.ir import Softmax, Tensor
 from raptor.target.tensor_layout import Image
 
 
@@ -60,53 +57,30 @@ def _spanned(node: NodeView, x: Tensor) -> tuple[tuple[int, ...], int]:
 
 
 def _lower_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...], axis: int) -> None:
-    x = ctx.tensor(node.inputs[0])
-    shown = replace(x, shape=shape)
-    image = x.image if is_channel_axis(shown, axis) else Image(shape, axis)
-    laid = ctx.lay_out(node, x, image)
-    ctx.emit(node, (laid.name,), image, Softmax())
+    laid = _laid_out(node, ctx, shape, axis)
+    ctx.emit(node, (laid.name,), laid.image, Softmax())
 
 
 def _lower_log_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...], axis: int) -> None:
-    """Emits x - m - log(sum(exp(x - m))), where m is the maximum: no exponential overflows, and not all vanish."""
+    """Emits x - m - log(sum(exp(x - m))), where m is the maximum: no exponential overflows, and not all vanish.
+
+    The axis is that of the channels, as for a softmax. So each pixel stays on its core.
+    """
+    laid = _laid_out(node, ctx, shape, axis)
+    build = OperatorBuilder(node, ctx)
+    largest = broadcast_to_image(build, emit_reduction(build, _over_channels(laid), "max"), laid.image)
+    shifted = build.map("sub", laid, largest)
+    total = emit_broadcast_sum(build, _over_channels(build.map("exp", shifted)), 1.0)
+    build.finish(build.map("sub", shifted, build.map("log", broadcast_to_image(build, total, laid.image))))
+
+
+def _laid_out(node: NodeView, ctx: ImportContext, shape: tuple[int, ...], axis: int) -> Tensor:
+    """Returns the node's input, seen as a tensor of this shape, with the axis as its channels."""
     x = ctx.tensor(node.inputs[0])
-    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    lanes = _turned(node, ctx, x, (outer, shape[axis], inner))
-    f = FormulaBuilder(node, ctx, lanes.shape, lanes.image)
-    shifted = f.sub(lanes, _pooled(node, ctx, lanes, "max"))
-    raised = f.apply("exp", shifted)
-    assert isinstance(raised, Tensor)
-    total = _pooled(node, ctx, raised, "sum")
-    result = f.sub(shifted, FormulaBuilder(node, ctx, total.shape, total.image).apply("log", total))
-    if min(outer, inner) == 1:
-        f.finish(result)
-        return
-    _turn_back(node, ctx, result, (outer, shape[axis], inner))
+    image = x.image if is_channel_axis(replace(x, shape=shape), axis) else Image(shape, axis)
+    return ctx.lay_out(node, x, image)
 
 
-def _turned(node: NodeView, ctx: ImportContext, x: Tensor, dims: tuple[int, int, int]) -> Tensor:
-    """Returns the tensor with the axis as pixels and one channel per softmax."""
-    outer, length, inner = dims
-    if min(outer, inner) == 1:
-        image = Image((outer, length), 0) if inner == 1 else Image((length, inner), 1)
-        return ctx.lay_out(node, x, image)
-    image = Image((length, outer * inner), 1)
-    wanted = np.moveaxis(c_order(dims), 1, 0)
-    operator = make_move([x.image], wanted, image)
-    return ctx.emit_inner(node, (x.name,), image.shape, image, operator, f"{node.output}.turned")
-
-
-def _turn_back(node: NodeView, ctx: ImportContext, result: Value, dims: tuple[int, int, int]) -> None:
-    assert isinstance(result, Tensor)
-    outer, length, inner = dims
-    image = Image(dims, 1)
-    wanted = np.moveaxis(c_order((length, outer, inner)), 0, 1)
-    ctx.emit(node, (result.name,), image, make_move([result.image], wanted, image))
-
-
-def _pooled(node: NodeView, ctx: ImportContext, x: Tensor, function: str) -> Tensor:
-    size = x.image.pixels
-    window = Window((size,), (1,), (size,), (1,), (0,), (1,))
-    image = Image((x.image.channels,), 0)
-    operator = Pool("max" if function == "max" else "sum", window)
-    return ctx.emit_inner(node, (x.name,), image.shape, image, operator, f"{node.output}.pooled")
+def _over_channels(x: Tensor) -> ReductionLayout:
+    """Returns the reduction of a tensor over its channels."""
+    return ReductionLayout(x, tuple(d == x.image.channel_axis for d in range(len(x.image.shape))))

@@ -29,6 +29,20 @@ def test_softmax_over_the_channels_moves_nothing():
     assert isinstance(softmax.operator, Softmax)
 
 
+def test_log_softmax_over_the_channels_keeps_the_layout():
+    """Another layout would have all pixels on one core, or transposed twice."""
+    graph = load(single("LogSoftmax", (1, 3, 4, 5), axis=1)).graph
+    assert {graph.tensors[node.output].image.pixel_dims for node in graph.nodes} == {(1, 4, 5)}
+
+
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_elements_of_minus_infinity_have_no_share(op_type: str, axis: int):
+    """As masks of attentions and of letters that are not allowed."""
+    mask = np.where(np.arange(24).reshape(4, 6) % 5 == 0, -np.inf, 0).astype(np.float32)
+    compare(make_model([node("Add", "x c", "s"), node(op_type, "s", axis=axis)], {"x": [4, 6]}, {"y": 2}, {"c": mask}))
+
+
 @pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
 def test_of_a_flattened_image(op_type: str):
     nodes = [node("Relu", "x", "r"), node("Flatten", "r", "f"), node(op_type, "f")]
@@ -36,8 +50,10 @@ def test_of_a_flattened_image(op_type: str):
 
 
 @pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
-def test_large_values_do_not_overflow(op_type: str):
-    model = make_model([node("Mul", "x c", "s"), node(op_type, "s")], {"x": [3, 6]}, {"y": 2}, {"c": np.float32(200)})
+@pytest.mark.parametrize("factor", [200, 1e13])
+def test_large_values_do_not_overflow(op_type: str, factor: float):
+    factors = np.array(factor, np.float32)
+    model = make_model([node("Mul", "x c", "s"), node(op_type, "s")], {"x": [3, 6]}, {"y": 2}, {"c": factors})
     compare(model)
 
 
