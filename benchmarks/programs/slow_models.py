@@ -408,6 +408,23 @@ def recommender(b: BlockBuilder, users: int, tables: int, width: int) -> str:
     return dense(b, b.op("Relu", dense(b, joined, width + len(lower), 64)), 64, 1)
 
 
+def summed_bags(b: BlockBuilder, users: int, tables: int, width: int) -> str:
+    """As `recommender`, but each embedding is the sum of three rows, made one by one in a list, as loops export it."""
+    ids = b.input("ids", users, tables, 3, element=TensorProto.INT64)
+    x = b.op("Relu", dense(b, b.input("x", users, 13), 13, width))
+    rows = [b.op("Unsqueeze", x, b.ints(1))]
+    for i in range(tables):
+        chosen = b.op("Reshape", b.op("Gather", ids, b.const(np.int64(i)), axis=1), b.ints(-1))
+        bags = b.op("SplitToSequence", b.op("Gather", b.weights(50, width), chosen), b.const(np.int64(3)))
+        each = (b.op("SequenceAt", bags, b.const(np.int64(k))) for k in range(users))
+        sums = b.op("SequenceConstruct", *(b.op("ReduceSum", bag, b.ints(0), keepdims=0) for bag in each))
+        rows.append(b.op("Unsqueeze", b.op("ConcatFromSequence", sums, axis=0, new_axis=1), b.ints(1)))
+    stack = b.op("Concat", *rows, axis=1)
+    pairs = b.op("MatMul", stack, b.op("Transpose", stack, perm=[0, 2, 1]))
+    joined = b.op("Concat", x, b.op("Reshape", pairs, b.ints(users, (tables + 1) ** 2)), axis=1)
+    return dense(b, joined, width + (tables + 1) ** 2, 1)
+
+
 # Reductions over pixels, and values that wait -------------------------------------------------------------------------
 
 
@@ -852,6 +869,7 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "neighbour_sums": partial(neighbour_sums, nodes=32, edges=96, channels=32),
         "fixed_graph": partial(fixed_graph, nodes=32, edges=96, channels=32),
         "recommender": partial(recommender, users=32, tables=8, width=16),
+        "summed_bags": partial(summed_bags, users=16, tables=6, width=16),
         "restored_image": partial(restored_image, side=32, channels=16),
         "frame_layers": partial(frame_layers, frames=60, bands=48),
         "largest_of_several": partial(largest_of_several, length=256, channels=64),

@@ -25,14 +25,14 @@ def lay_out_matmuls(graph: Graph) -> Graph:
                 given = graph.tensors[names[i]]
                 image = Image((batch, pixels, given.image.channels), 2)
                 if is_image_of_lines(given.image) and (given.image.rows, given.image.width) != (batch, pixels):
-                    view, source = move_in_place(image), names[i]
+                    view, sources = move_in_place(image), (names[i],)
                 elif (made := _moved_vector(names[i], graph, makers)) is not None:
-                    view, source = made.operator, made.inputs[0]
+                    view, sources = made.operator, made.inputs
                 else:
                     continue
                 names[i] = unused_name(f"{node.output}.operand{i}", tensors)
                 tensors[names[i]] = replace(given, name=names[i], shape=image.shape, image=image, in_model=False)
-                nodes.append(Node(node.name, node.op_type, view, (source,), names[i]))
+                nodes.append(Node(node.name, node.op_type, view, sources, names[i]))
             node = node if node.inputs == tuple(names) else replace(node, inputs=tuple(names))
         nodes.append(node)
     changed = replace(graph, nodes=tuple(nodes), tensors=tensors)
@@ -60,5 +60,6 @@ def _moved_vector(name: str, graph: Graph, makers: Mapping[str, Node]) -> Node |
     maker = makers.get(name)
     if maker is None or not isinstance(maker.operator, Move) or graph.residency.states:
         return None
-    is_vector = len(maker.inputs) == 1 and graph.tensors[maker.inputs[0]].image.pixels == 1
-    return maker if is_vector and not can_stream(graph.tensors[name].image) else None
+    given = (graph.tensors[each].image for each in maker.inputs)
+    is_of_vectors = any(image.pixels == 1 or len(image.shape) < 3 for image in given)
+    return maker if is_of_vectors and not can_stream(graph.tensors[name].image) else None
