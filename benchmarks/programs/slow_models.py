@@ -474,6 +474,12 @@ def softmax_pixels(b: BlockBuilder, side: int, channels: int) -> str:
     return layers(b, b.op("Reshape", x, b.ints(1, channels, side, side)), (channels, channels), 3, 3)
 
 
+def class_margins(b: BlockBuilder, length: int, channels: int) -> str:
+    """How far each class of a signal is below the largest one, which is the maximum of the channels of a sample."""
+    x = layers(b, b.input("x", 1, channels // 2, length), (channels // 2, channels), 3)
+    return b.op("Sub", x, b.op("ReduceMax", x, axes=[1]))
+
+
 def log_shares(b: BlockBuilder, length: int, channels: int) -> str:
     """The logarithms of the shares of classes, which are the channels of a signal, as readers of speech end."""
     x = layers(b, b.input("x", 1, channels // 2, length), (channels // 2, channels // 2, channels), 3)
@@ -863,6 +869,7 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "detection_head": partial(detection_head, side=32, channels=32, classes=4),
         "refined_maxima": partial(refined_maxima, frames=62, bins=96),
         "point_neighbours": partial(point_neighbours, points=64, near=8, channels=32),
+        "class_margins": partial(class_margins, length=128, channels=64),
         "log_shares": partial(log_shares, length=128, channels=64),
         "rotated_points": partial(rotated_points, points=128, channels=16),
         "graph_sums": partial(graph_sums, nodes=48, edges=120, channels=32),

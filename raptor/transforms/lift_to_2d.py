@@ -10,6 +10,8 @@ import math
 from collections.abc import Container
 from dataclasses import replace
 
+import numpy as np
+
 from raptor.common.union_find import DisjointSets
 from raptor.graph.ir import (
     ChannelSum,
@@ -150,6 +152,8 @@ def _takes_lines(graph: Graph, node: Node) -> bool:
     operator = node.operator
     if isinstance(operator, Concat | Elementwise | Softmax | ChannelSum):
         return True
+    if isinstance(operator, Move):
+        return _takes_channels(graph, node, operator)
     if not isinstance(operator, _Weighing | Rename) or not _can_be_lines(graph, node.inputs[0]):
         return False
     before, after = (graph.tensors[name].image for name in (node.inputs[0], node.output))
@@ -157,6 +161,15 @@ def _takes_lines(graph: Graph, node: Node) -> bool:
         return _lines(before).shape[-3:] == _lines(after).shape[-3:]
     window = operator.window
     return _dims(before) == (len(window.kernel) if isinstance(window, Window) else _dims(after))
+
+
+def _takes_channels(graph: Graph, node: Node, move: Move) -> bool:
+    """Checks whether a move makes each pixel of a signal or volume of channels of the same pixel of one tensor."""
+    if len(node.inputs) != 1 or not _can_be_lines(graph, node.inputs[0]):
+        return False
+    given, made = (graph.tensors[name].image for name in (node.inputs[0], node.output))
+    same = _dims(given) == _dims(made) and given.pixel_dims == made.pixel_dims and (move.sources >= 0).all()
+    return bool(same and (move.sources // given.channels == np.arange(made.pixels)[:, None]).all())
 
 
 def _dims(image: Image) -> int:

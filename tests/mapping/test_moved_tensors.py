@@ -9,6 +9,7 @@ import raptor
 from benchmarks.programs.block_models import BlockBuilder
 from benchmarks.programs.slow_models import (
     attentive_pool,
+    class_margins,
     coordinates,
     fixed_graph,
     fourier_steps,
@@ -80,6 +81,7 @@ def model_of(name: str) -> Any:
         "neighbour_sums": lambda: neighbour_sums(builder, 32, 64, 16),
         "fixed_graph": lambda: fixed_graph(builder, 24, 64, 32),
         "summed_bags": lambda: summed_bags(builder, 12, 4, 16),
+        "class_margins": lambda: class_margins(builder, 64, 32),
         "log_shares": lambda: log_shares(builder, 64, 32),
         "rotated_points": lambda: rotated_points(builder, 64, 16),
         "restored_image": lambda: restored_image(builder, 24, 16),
@@ -101,7 +103,7 @@ def mapped(model: Any) -> MappedGraph:
         *(("key_points", 2), ("attentive_pool", 3), ("repeated_vector", 2), ("points", 2), ("coordinates", 2)),
         *(("state_space", 2), ("recommender", 2), ("graph_sums", 1.4), ("point_neighbours", 3)),
         *(("neighbour_sums", 2), ("fixed_graph", 2), ("restored_image", 2)),
-        *(("rotated_points", 2), ("log_shares", 1.3), ("summed_bags", 3)),
+        *(("rotated_points", 2), ("log_shares", 1.3), ("summed_bags", 3), ("class_margins", 1.3)),
     ],
 )
 def test_no_core_does_most_of_the_work(name: str, times: float):

@@ -5,11 +5,14 @@ from onnx import ModelProto
 
 from raptor.compiler.pipeline import prepare_graph, rewrite_and_map
 from raptor.frontend import load
+from raptor.graph.evaluate import evaluate_graph
 from raptor.graph.ir import Pool
+from raptor.graph.streaming_layout import can_stream
 from raptor.graph.window import Window
 from raptor.mapping.strategies import ROWS
 from raptor.options import ChipOptions
 from raptor.target.arch import load_chip
+from raptor.transforms.lift_to_2d import lift_to_2d
 from tests.pipeline import by_line, check, passes
 from tests.tiny_models import make_model, node, random
 
@@ -79,3 +82,21 @@ def test_scores_of_constant_queries_with_keys_of_one_head_are_over_lines():
     assert {*by_line(done.decision)} == {*done.decision.layers}
     assert len(done.decision.layers) == 2
     check(model, arch="bench", cores=64)
+
+
+def test_channels_of_the_same_pixels_are_lines_as_these_are():
+    """The maximum over channels, by halves of them: the last halves are too small to be laid out for themselves."""
+    nodes = [node("Conv", "x w", "c", name="conv"), node("ReduceMax", "c", "m", axes=[1]), node("Sub", "c m", "y")]
+    before = load(make_model(nodes, {"x": [1, 8, 12]}, {"y": 3}, {"w": random(8, 8, 1)}, opset=17)).graph
+    after = lift_to_2d(before)
+    after.verify()
+    assert all(can_stream(tensor.image) for tensor in after.tensors.values())
+    given = {"x": random(1, 8, 12, seed=3)}
+    assert np.array_equal(evaluate_graph(after, given)["y"], evaluate_graph(before, given)["y"])
+
+
+def test_channels_of_other_pixels_are_no_lines():
+    nodes = [node("Conv", "x w", "c", name="conv"), node("Gather", "c i", "y", axis=2, name="gather")]
+    constants = {"w": random(8, 8, 1), "i": np.arange(12)[::-1].copy()}
+    graph = lift_to_2d(load(make_model(nodes, {"x": [1, 8, 12]}, {"y": 3}, constants, opset=17)).graph)
+    assert [can_stream(graph.tensors[name].image) for name in "cy"] == [True, False]
