@@ -126,14 +126,25 @@ class PartialEvaluator:
         model = self._part(nodes, (), leaves, name)
         try:
             shapes = {v.name: v for v in _values_of(infer_shapes(model))}
-            for output in (o for node in nodes for o in node.output if o):
-                if output not in shapes or np.prod(_static(shapes[output]), dtype=float) > MOST_ELEMENTS:
-                    raise UndecidedError(f"'{output}', whose size is not known, or large")
+            for node in nodes:
+                outputs = [o for o in node.output if o]
+                if not all(o in shapes and _is_static(shapes[o]) for o in outputs) and self._know_operands(node):
+                    return self._compute(name, *self._slice(name))
+                for output in outputs:
+                    if output not in shapes or np.prod(_static(shapes[output]), dtype=float) > MOST_ELEMENTS:
+                        raise UndecidedError(f"'{output}', whose size is not known, or large")
             return np.asarray(run_constant_model(model))
         except UndecidedError:
             raise
         except Exception as error:  # onnx and onnxruntime raise a dozen types that have only Exception in common
             raise UndecidedError(f"'{name}', which cannot be computed") from error
+
+    def _know_operands(self, node: NodeProto) -> bool:
+        """Evaluates the operands of a node whose size depends on their values, as a Tile's; False if all were known."""
+        unknown = [name for name in node.input if name and name not in self._values and name not in self.constants]
+        for name in unknown:
+            self.evaluate(name)
+        return bool(unknown)
 
     def _infer(self, name: str) -> None:
         """Infers shapes, starting from the nearest float tensors whose shapes are known."""

@@ -42,6 +42,25 @@ def test_parts_of_a_tensor(attributes: dict[str, Any], split: list[Any], opset: 
     check(parts(attributes, *split, opset=opset))
 
 
+def test_lengths_that_are_computed_from_the_shape():
+    """As `torch.tensor_split` is exported: the first lengths are larger by one; how many, only the shape tells."""
+    nodes = [
+        op("Shape", "x", "dims"),
+        op("Gather", "dims zero", "rows"),
+        op("Div", "rows four", "small"),
+        op("Add", "small one", "large"),
+        op("Mod", "rows four", "count"),
+        op("Tile", "large count", "first"),
+        op("Sub", "four count", "others"),
+        op("Tile", "small others", "last"),
+        op("Concat", "first last", "lengths", axis=0),
+        op("SplitToSequence", "x lengths", "q"),
+        op("SequenceAt", "q one", "y"),
+    ]
+    constants = {name: np.array([number]) for name, number in {"zero": 0, "one": 1, "four": 4}.items()}
+    check(model(nodes, [value("x", shape=[6, 4])], ["y"], constants))
+
+
 @pytest.mark.parametrize("opset", [11, 17])
 @pytest.mark.parametrize("attributes", [{"axis": 0}, {"axis": -1}, {"axis": 1, "new_axis": 1}])
 def test_joined_sequences(attributes: dict[str, int], opset: int):
