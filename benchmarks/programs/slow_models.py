@@ -409,7 +409,7 @@ def recommender(b: BlockBuilder, users: int, tables: int, width: int) -> str:
 
 
 def summed_bags(b: BlockBuilder, users: int, tables: int, width: int) -> str:
-    """As `recommender`, but each embedding is the sum of three rows, made one by one in a list, as loops export it."""
+    """Products of all pairs of embeddings, each the sum of three rows, made one by one in a list, as loops are."""
     ids = b.input("ids", users, tables, 3, element=TensorProto.INT64)
     x = b.op("Relu", dense(b, b.input("x", users, 13), 13, width))
     rows = [b.op("Unsqueeze", x, b.ints(1))]
@@ -475,7 +475,7 @@ def softmax_pixels(b: BlockBuilder, side: int, channels: int) -> str:
 
 
 def class_margins(b: BlockBuilder, length: int, channels: int) -> str:
-    """How far each class of a signal is below the largest one, which is the maximum of the channels of a sample."""
+    """Distances of each class of a signal from the largest one, which is the maximum of the channels of a sample."""
     x = layers(b, b.input("x", 1, channels // 2, length), (channels // 2, channels), 3)
     return b.op("Sub", x, b.op("ReduceMax", x, axes=[1]))
 

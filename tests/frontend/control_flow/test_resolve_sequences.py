@@ -43,7 +43,7 @@ def test_parts_of_a_tensor(attributes: dict[str, Any], split: list[Any], opset: 
 
 
 def test_lengths_that_are_computed_from_the_shape():
-    """As `torch.tensor_split` is exported: the first lengths are larger by one; how many, only the shape tells."""
+    """The first lengths are larger by one; how many, only the shape tells. `torch.tensor_split` is exported so."""
     nodes = [
         op("Shape", "x", "dims"),
         op("Gather", "dims zero", "rows"),

@@ -38,7 +38,7 @@ def test_log_softmax_over_the_channels_keeps_the_layout():
 @pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_elements_of_minus_infinity_have_no_share(op_type: str, axis: int):
-    """As masks of attentions and of letters that are not allowed."""
+    """Masks of attentions, and of letters that are not allowed, have such elements."""
     mask = np.where(np.arange(24).reshape(4, 6) % 5 == 0, -np.inf, 0).astype(np.float32)
     compare(make_model([node("Add", "x c", "s"), node(op_type, "s", axis=axis)], {"x": [4, 6]}, {"y": 2}, {"c": mask}))
 
