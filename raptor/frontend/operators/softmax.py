@@ -68,9 +68,9 @@ def _lower_log_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...
     """
     laid = _laid_out(node, ctx, shape, axis)
     build = OperatorBuilder(node, ctx)
-    largest = broadcast_to_image(build, emit_reduction(build, _over_channels(laid), "max"), laid.image)
+    largest = broadcast_to_image(build, emit_reduction(build, _channel_reduction(laid), "max"), laid.image)
     shifted = build.map("sub", laid, largest)
-    total = emit_broadcast_sum(build, _over_channels(build.map("exp", shifted)), 1.0)
+    total = emit_broadcast_sum(build, _channel_reduction(build.map("exp", shifted)), 1.0)
     build.finish(build.map("sub", shifted, build.map("log", broadcast_to_image(build, total, laid.image))))
 
 
@@ -81,6 +81,6 @@ def _laid_out(node: NodeView, ctx: ImportContext, shape: tuple[int, ...], axis: 
     return ctx.lay_out(node, x, image)
 
 
-def _over_channels(x: Tensor) -> ReductionLayout:
+def _channel_reduction(x: Tensor) -> ReductionLayout:
     """Returns the reduction of a tensor over its channels."""
     return ReductionLayout(x, tuple(d == x.image.channel_axis for d in range(len(x.image.shape))))
