@@ -192,7 +192,7 @@ class _Search:
         phases = not self.chains and any(number_phases(self.mapper.graph).values())
         if self.latency and phases:
             self.compare_phases()
-        corrections = self.correct(self.knobs)
+        corrections = self.share_with_dense(self.correct(self.knobs))
         if self.chains and self.knobs.chains == DEFAULT_KNOBS.chains:
             corrections = self.compare_chains(corrections)
         elif not self.chains and self.latency and not phases:
@@ -263,6 +263,18 @@ class _Search:
             found = next_corrections(used, planned, bounds)
             if not found:
                 break
+        return found
+
+    def share_with_dense(self, corrections: Mapping[str, float]) -> Mapping[str, float]:
+        """Evaluates decisions in which fully connected layers share cores with layers before; goes on from the best.
+
+        Returns the corrections of the decision to go on from. `corrections`: of the best one so far.
+        """
+        best, knobs = self.best, replace(self.knobs, dense=1.0)
+        found = self.correct(knobs)
+        if self.best is best:
+            return corrections
+        self.knobs = knobs
         return found
 
     def compare_chains(self, corrections: Mapping[str, float]) -> Mapping[str, float]:

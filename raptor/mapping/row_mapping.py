@@ -17,6 +17,7 @@ from raptor.graph.layers import graph_tile_channels
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.bin_packing import pack_layers
 from raptor.mapping.allocation.core_division import CoreDivision, CoreOption, UnitRecord, WholeLayer, plan_options
+from raptor.mapping.allocation.dense_sharing import share_with_dense
 from raptor.mapping.allocation.latency_rebalancing import rebalance_cores
 from raptor.mapping.allocation.pair_sharing import share_in_pairs
 from raptor.mapping.allocation.phase_sharing import PhaseSharing, number_phases
@@ -387,7 +388,10 @@ def _fit(task: _MappingTask) -> _Placed | None:
     while True:
         division = _fewest_cores(task, task.plans, layers.keys())
         if division.cores <= arch.usable_cores:
-            division = division.grown(division.within(arch.usable_cores, task.knobs.share))
+            available = division.within(arch.usable_cores, task.knobs.share)
+            division = division.grown(available)
+            if task.knobs.dense:
+                division = share_with_dense(graph, layers, division, arch, available)
             shared = None if task.products else _share_phases(task, division)
             return shared or _share_cores(task, division).placed()
         whole, used = place_whole_layers(graph, number_neighbourhoods(graph, layers), arch, apart=False)
