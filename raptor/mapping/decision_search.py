@@ -199,7 +199,7 @@ class _Search:
         phases = not self.chains and any(number_phases(self.mapper.graph).values())
         if self.latency and phases:
             self.compare_phases()
-        corrections = self.share_with_dense(self.correct(self.knobs))
+        corrections = self.share_dense_cores(self.correct(self.knobs))
         if self.chains and self.knobs.chains == DEFAULT_KNOBS.chains:
             corrections = self.compare_chains(corrections)
         elif not self.chains and self.latency and not phases:
@@ -272,7 +272,7 @@ class _Search:
                 break
         return found
 
-    def share_with_dense(self, corrections: Mapping[str, float]) -> Mapping[str, float]:
+    def share_dense_cores(self, corrections: Mapping[str, float]) -> Mapping[str, float]:
         """Evaluates decisions in which fully connected layers share cores with layers before (`TuningKnobs.dense`).
 
         Those that gain too little (`WORTH_SHARING`) are forgotten; else goes on from them. Returns the corrections of
