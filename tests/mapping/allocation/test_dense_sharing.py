@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from raptor.compiler.pipeline import MappedGraph, prepare_graph, rewrite_and_map
 from raptor.frontend import load
@@ -30,7 +30,7 @@ SIZE, CHANNELS, CONVOLUTIONS, FEATURES = 12, 8, 3, 64
 
 def network() -> ModelProto:
     """Convolutions of 3x3 with few weights, then fully connected layers with many."""
-    nodes, weights, x = [], dict[str, Any](), "x"
+    nodes, weights, x = list[NodeProto](), dict[str, Any](), "x"
     for i in range(CONVOLUTIONS):
         weights[f"w{i}"] = random(CHANNELS, CHANNELS, 3, 3, seed=i)
         nodes.append(node("Conv", f"{x} w{i}", f"c{i}", name=f"c{i}", pads=[1, 1, 1, 1]))
