@@ -60,6 +60,7 @@ class TuningKnobs:
     above which a move of computed tensors, with all that runs behind it, has cores of its own (`find_move_work`); 0:
     none has. `chains`: how layers of tokens between two attentions share cores: 1: as estimates say; 2: in groups; 3:
     apart; 4: spread (`choose_token_cores`); 0: not at all, so layers and products are divided as in all other models.
+    `dense`: 1: fully connected layers may share cores with the layers before them (`share_with_dense`); 0: none do.
 
     Measured (docs/lab/performance.md), latency and interval as geometric means of six models on 64 and 200 cores,
     relative to the defaults with a step of 10 us: step 5 us, the default now: 0.966 and 0.981; patience 500 ns: 1.008
@@ -81,11 +82,12 @@ class TuningKnobs:
     stages: float = 1.0
     moves: float = 0.0
     chains: float = 1.0
+    dense: float = 0.0
 
 
 DEFAULT_KNOBS = TuningKnobs()
 
-MAY_BE_0 = "latency", "neighbours", "aligned_lines", "line_latency", "moves", "chains"
+MAY_BE_0 = "latency", "neighbours", "aligned_lines", "line_latency", "moves", "chains", "dense"
 """Knobs that turn something off if they are 0."""
 
 

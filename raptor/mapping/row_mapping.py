@@ -17,6 +17,12 @@ from raptor.graph.layers import graph_tile_channels
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.bin_packing import pack_layers
 from raptor.mapping.allocation.core_division import CoreDivision, CoreOption, UnitRecord, WholeLayer, plan_options
+from raptor.mapping.allocation.dense_sharing import (
+    DensePlacement,
+    DensePlacements,
+    place_dense_layers,
+    share_with_dense,
+)
 from raptor.mapping.allocation.latency_rebalancing import rebalance_cores
 from raptor.mapping.allocation.pair_sharing import share_in_pairs
 from raptor.mapping.allocation.phase_sharing import PhaseSharing, number_phases
@@ -74,8 +80,9 @@ class _MappingTask:
     """A graph to map, with plans of the layers that stream and of the loads of inputs.
 
     Layers lose their plans if the chip is too small. gathers: see `RowMapper.gathers`; `inputs` has their plans. whole:
-    see `RowMapper.whole_options`. products: options of products of two computed tensors that have cores of their own.
-    spread: moves of computed tensors that have, too (`SpreadMoves.moves`).
+    see `RowMapper.whole_options`. dense: see `RowMapper.dense_placements`. products: options of products of two
+    computed tensors that have cores of their own. spread: moves of computed tensors that have, too
+    (`SpreadMoves.moves`).
     """
 
     graph: Graph
@@ -85,6 +92,7 @@ class _MappingTask:
     inputs: dict[str, list[LayerPlan]]
     gathers: Mapping[str, tuple[Node, ...]]
     whole: WholeOptions
+    dense: DensePlacements
     products: Mapping[str, list[CoreOption]]
     spread: Collection[str]
 
@@ -221,6 +229,16 @@ class RowMapper:
         return options
 
     @cached_property
+    def dense_placements(self) -> DensePlacements:
+        """A memo of placements of fully connected layers with some crossbars of each core."""
+
+        @cache
+        def placements(keys: tuple[str, ...]) -> Sequence[DensePlacement]:
+            return [*place_dense_layers(self.graph, keys, self.arch)]
+
+        return placements
+
+    @cached_property
     def gathers(self) -> dict[str, tuple[Node, ...]]:
         """The moves that get cores of their own, in groups that share them; key: the first result."""
         alone = {n: node for n, node in self.spread.gathers(self.graph, self.parts).items() if self.has_loads(node)}
@@ -277,7 +295,7 @@ class RowMapper:
         }
 
         def task_of(layers: dict[str, list[LayerPlan]]) -> _MappingTask:
-            given = self.whole_options, products, self.spread.moves.keys()
+            given = self.whole_options, self.dense_placements, products, self.spread.moves.keys()
             return _MappingTask(self.graph, self.arch, knobs, layers, inputs, self.gathers, *given)
 
         if self.stages is not None:
@@ -387,7 +405,10 @@ def _fit(task: _MappingTask) -> _Placed | None:
     while True:
         division = _fewest_cores(task, task.plans, layers.keys())
         if division.cores <= arch.usable_cores:
-            division = division.grown(division.within(arch.usable_cores, task.knobs.share))
+            available = division.within(arch.usable_cores, task.knobs.share)
+            division = division.grown(available)
+            if task.knobs.dense:
+                division = share_with_dense(graph, layers, division, task.dense, arch, available)
             shared = None if task.products else _share_phases(task, division)
             return shared or _share_cores(task, division).placed()
         whole, used = place_whole_layers(graph, number_neighbourhoods(graph, layers), arch, apart=False)

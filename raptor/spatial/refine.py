@@ -55,9 +55,7 @@ def refine(graph: Graph, decision: Decision, arch: Target) -> DecisionProgress:
     partition = move_computes(lowered, sunk)
     constants: tuple[ProducedConstants, ...] = ()
     if flow.makes_constants and not graph.residency.constants:
-        uses = ConstantUses.from_partition(partition)
-        constants = choose_constants(partition, uses, arch)
-        partition = make_constants(partition, uses, constants, arch)
+        constants, partition = choose_constants(partition, ConstantUses.from_partition(partition), arch)
     balanced = balance_load(partition, flow, arch) if flow.streamed else ()
     partition = move_computes(partition, balanced)
     near, relays = choose_relays(partition, arch) if flow.streamed else ((), ())

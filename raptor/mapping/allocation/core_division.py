@@ -19,13 +19,13 @@ class CoreOption:
     """One way to compute a unit: a layer by line, two that share cores, an input, or layers that do not stream.
 
     `cores`: number of cores. `core_ns`: work of the busiest core for a sample. `plans`: of layers by line and inputs,
-    by key; each takes the first cores. `whole`: layers that do not stream, or a product of two computed tensors, on
-    cores numbered from 0. Without either, the cores are left for relays.
+    by key, and `whole`: layers that do not stream, or a product of two computed tensors; both on cores numbered from 0.
+    Without either, the cores are left for relays.
     """
 
     cores: int
     core_ns: float
-    plans: Mapping[str, LayerPlan] = field(default_factory=dict[str, LayerPlan])
+    plans: Mapping[str, PlacedPlan] = field(default_factory=dict[str, PlacedPlan])
     whole: Mapping[str, UnitRecord] = field(default_factory=dict[str, UnitRecord])
 
 
@@ -90,8 +90,7 @@ class CoreDivision:
         whole, placed = dict[str, UnitRecord](), dict[str, PlacedPlan]()
         first = 0
         for option in self.chosen_options:
-            for key, plan in option.plans.items():
-                placed[key] = PlacedPlan(plan, tuple(range(first, first + plan.cores)))
+            placed |= {key: own.renumbered(first) for key, own in option.plans.items()}
             whole |= {key: renumber_record(layer, first.__add__) for key, layer in option.whole.items()}
             first += option.cores
         return whole, placed
@@ -99,4 +98,4 @@ class CoreDivision:
 
 def plan_options(key: str, front: Iterable[LayerPlan]) -> list[CoreOption]:
     """Returns the options of a layer by line or an input, from its plans."""
-    return [CoreOption(plan.cores, plan.core_ns, {key: plan}) for plan in front]
+    return [CoreOption(plan.cores, plan.core_ns, {key: plan.on_first_cores()}) for plan in front]

@@ -101,9 +101,9 @@ class _SearchState:
         """Takes another option of a layer or pair. Both layers of a pair get the load of the pair."""
         self.at[unit] = number
         option = self.division.fronts[unit][number]
-        for key, plan in option.plans.items():
+        for key, own in option.plans.items():
             self.core_ns[self.pipeline.keys[key]] = option.core_ns
-            self.height[self.pipeline.keys[key]] = plan.grid.height
+            self.height[self.pipeline.keys[key]] = own.plan.grid.height
 
     def cost(self, moves: "Sequence[_Move]" = ()) -> float:
         """Returns log(interval) + `latency` * log(latency) after some moves, which are then undone."""

@@ -38,7 +38,7 @@ def share_in_pairs(
     because its layers wait for others at different times.
     """
     read = layer_predecessors(graph)
-    keys = [next(iter(option.plans), "") for option in apart.chosen_options]
+    keys = ["".join(option.plans) if len(option.plans) == 1 else "" for option in apart.chosen_options]
     pairs = {
         i + 1: _pair_options(a, b, plans, xbars, factor)
         for i, (a, b) in enumerate(pairwise(keys))
@@ -82,7 +82,9 @@ def _pair_options(
     quickest = best[np.flatnonzero(np.diff(np.minimum.accumulate(core_ns[best]), prepend=np.inf) < 0)]
     return [
         CoreOption(
-            int(cores[k]), float(core_ns[k]), {a: firsts[i[k]].with_one_copy(), b: seconds[j[k]].with_one_copy()}
+            int(cores[k]),
+            float(core_ns[k]),
+            {key: own.with_one_copy().on_first_cores() for key, own in ((a, firsts[i[k]]), (b, seconds[j[k]]))},
         )
         for k in quickest
     ]

@@ -40,6 +40,10 @@ class LayerPlan:
         """Returns the plan with one copy of each matrix."""
         return replace(self, grid=replace(self.grid, copies=1))
 
+    def on_first_cores(self) -> "PlacedPlan":
+        """Returns the plan on cores from 0 on."""
+        return PlacedPlan(self, tuple(range(self.cores)))
+
     def weighted(self, products: float, correction: float = 1.0) -> "LayerPlan":
         """Returns the plan with `products` times the work of MVMs, and then `correction` times all work.
 
@@ -58,6 +62,10 @@ class PlacedPlan:
 
     plan: LayerPlan
     cores: tuple[int, ...]
+
+    def renumbered(self, first: int) -> "PlacedPlan":
+        """Returns the plan on cores whose numbers are larger by `first`."""
+        return PlacedPlan(self.plan, tuple(first + core for core in self.cores))
 
 
 def pareto_front(plans: Iterable[LayerPlan]) -> list[LayerPlan]:

@@ -126,26 +126,32 @@ class ConstantUses:
         return cls(by_core, [*dict.fromkeys(readers)])
 
 
-def choose_constants(partition: Partition, uses: ConstantUses, arch: Target) -> tuple[ProducedConstants, ...]:
-    """Returns the cores on which products make constants, with the constants that are still loaded there.
+def choose_constants(
+    partition: Partition, uses: ConstantUses, arch: Target
+) -> tuple[tuple[ProducedConstants, ...], Partition]:
+    """Returns the cores on which products make constants, and the partition with these products.
 
     A core makes its constants if that takes less time than their loads. More cores make theirs where the port of global
     memory binds (`relieve_port`).
     """
-    used, made, spare = _used_xbars(partition), dict[int, set[bytes]](), dict[int, dict[bytes, int]]()
+    used, kept, spare = _used_xbars(partition), dict[int, set[bytes]](), dict[int, dict[bytes, int]]()
     for core, constants in sorted(uses.by_core.items()):
         elements = {key: tile.elements for key, tile in constants.values().items()}
         free = arch.xbars_per_core - used[core]
-        if kept := choose_produced(elements, free, arch):
-            made[core] = kept
-        elif kept := fit_constants(elements, free, arch):
-            spare[core] = {key: elements[key] for key in elements if key in kept}
-    chosen = _as_records(uses, made)
-    if not spare or not _is_worth_asking(partition, spare, arch):
-        return chosen
-    work = partition_work(make_constants(partition, uses, chosen, arch), arch)
+        if some := choose_produced(elements, free, arch):
+            kept[core] = some
+        elif some := fit_constants(elements, free, arch):
+            spare[core] = {key: elements[key] for key in elements if key in some}
+    chosen = _as_records(uses, kept)
+    made = make_constants(partition, uses, chosen, arch)
+    if not spare or not _is_worth_asking(made, spare, arch):
+        return chosen, made
+    work = partition_work(made, arch)
     relieved = relieve_port(spare, _core_ns(work), float(work.memory_ns.sum()), arch)
-    return _as_records(uses, made | {core: set(spare[core]) for core in relieved})
+    if not relieved:
+        return chosen, made
+    chosen = _as_records(uses, kept | {core: set(spare[core]) for core in relieved})
+    return chosen, make_constants(partition, uses, chosen, arch)
 
 
 def _as_records(uses: ConstantUses, made: Mapping[int, Collection[bytes]]) -> tuple[ProducedConstants, ...]:
