@@ -27,7 +27,7 @@ def pack_layers(plans: Mapping[str, Sequence[LayerPlan]], cores: int, xbars: int
     Tries limits on the load of a core, each `LIMIT_FACTOR` times the one before, and takes the first with which the
     layers fit. Returns None if they never do. Layers that share cores have one copy of each matrix."""
     plans = {key: sorted(found, key=lambda plan: (plan.cores, plan.core_ns)) for key, found in plans.items()}
-    table = _Table.from_plans([*plans.values()])
+    table = _PlanTable.from_plans([*plans.values()])
     if table.least_xbars > cores * xbars:
         return None
     slowest_ns = sum(max(p.core_ns for p in found) for found in plans.values())
@@ -53,10 +53,10 @@ class _Limit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Table:
-    """The plans of all layers: a row for each layer, a column for each of its plans.
+class _PlanTable:
+    """Cores, crossbars and times of the plans of all layers: arrays [layers, most plans of a layer].
 
-    Shorter rows are padded with plans of infinite time.
+    Layers with fewer plans have further ones of infinite time.
     """
 
     cores: Ints
@@ -64,7 +64,7 @@ class _Table:
     core_ns: Floats
 
     @classmethod
-    def from_plans(cls, plans: Sequence[Sequence[LayerPlan]]) -> "_Table":
+    def from_plans(cls, plans: Sequence[Sequence[LayerPlan]]) -> "_PlanTable":
         shape = len(plans), max(map(len, plans), default=0)
         cores, xbars, core_ns = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.full(shape, np.inf)
         for row, found in enumerate(plans):
@@ -92,7 +92,7 @@ class _Table:
             yield np.where(quick, self.cores * weight, np.inf).argmin(axis=1)
 
 
-def _pack(table: _Table, chosen: Ints, limit: _Limit) -> list[list[int]] | None:
+def _pack(table: _PlanTable, chosen: Ints, limit: _Limit) -> list[list[int]] | None:
     """Packs layers on cores by first fit decreasing. Returns the cores of each layer; None if they do not fit.
 
     No core exceeds the limits, and none has two places of one layer.

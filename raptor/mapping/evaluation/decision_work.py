@@ -26,7 +26,7 @@ from raptor.mapping.evaluation.product_work import add_product
 from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.evaluation.whole_layer_work import add_whole_layer
 from raptor.mapping.evaluation.whole_work import add_whole_node, bring_whole, cut_lines, store_output
-from raptor.mapping.modes.line_streaming import can_stream_product, joins_lines
+from raptor.mapping.modes.line_streaming import can_stream_product, readers_are_placed
 from raptor.mapping.modes.produced_constants import (
     choose_produced,
     fit_constants,
@@ -94,8 +94,8 @@ def _add_node(walk: WorkWalk, node: Node) -> None:
 
 
 def _has_cores(walk: WorkWalk, node: Node) -> bool:
-    """True if a move has cores of its own, and is no view: its readers have operands that are none, too."""
-    return bool(walk.gatherers(node)) and joins_lines(walk.facts.views, walk.facts.readers.get(node.output, ()))
+    """Checks whether a move is made on cores of its own; else it is a view (`TokenLowering.has_cores`)."""
+    return bool(walk.gatherers(node)) and readers_are_placed(walk.facts.views, walk.facts.readers.get(node.output, ()))
 
 
 def _add_lookup(walk: WorkWalk, node: Node) -> None:

@@ -166,13 +166,13 @@ def view_origins(walk: WorkWalk, node: Node, line: int, part: Range, cols: Range
 
 
 def materialise_views(walk: WorkWalk, names: Iterable[str]) -> None:
-    """Adds the work that makes those of some tensors which are views and not made yet."""
+    """Adds the work that makes tensors: those of `names` that are views, unless they are made."""
     for name in names:
         if name in walk.facts.views and name not in walk.layouts:
-            _materialise(walk, name)
+            _materialise_view(walk, name)
 
 
-def _materialise(walk: WorkWalk, name: str) -> None:
+def _materialise_view(walk: WorkWalk, name: str) -> None:
     """Adds the work that makes a view: where the next layer reads it if known, else where its elements are."""
     node, image = walk.facts.views[name], walk.image(name)
     materialise_views(walk, node.inputs)

@@ -155,8 +155,11 @@ def _is_view(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], multi
     )
 
 
-def joins_lines(views: Container[str], readers: Sequence[Node]) -> bool:
-    """True if a reader of a view has an operand that is no view, on whose cores regions of the view would be made."""
+def readers_are_placed(views: Container[str], readers: Sequence[Node]) -> bool:
+    """Checks whether a reader of a view has another operand, which is no view.
+
+    The cores of such an operand would make the regions of the view that the reader needs.
+    """
     return any(name not in views for reader in readers for name in reader.inputs)
 
 

@@ -92,7 +92,7 @@ def find_move_work(graph: Graph, parts: Mapping[str, ChannelRanges], arch: Targe
         lead = max(given, key=made.__getitem__, default=None)
         if can_spread(graph, node, parts, views, readers.get(name, ())):
             joins = len({owner.get(each, "") for each in node.inputs}) > 1
-            follows = _takes_own_pixels if name in views else _makes_lines_of_few
+            follows = _keeps_places if name in views else _makes_lines_of_few
             if lead is None or joins or not follows(graph, node):
                 owner[name], moves[name] = name, node
             else:
@@ -112,10 +112,11 @@ def _makes_lines_of_few(graph: Graph, node: Node) -> bool:
     return places.most_lines(node.inputs) <= MOST_LINES
 
 
-def _takes_own_pixels(graph: Graph, node: Node) -> bool:
-    """True if each pixel of a moved tensor takes elements of the pixel in its place of each operand.
+def _keeps_places(graph: Graph, node: Node) -> bool:
+    """Checks whether each pixel of a moved tensor takes its elements from the pixel at the same place of its operands.
 
-    Several pixels may take elements of one. So lines of both can be cut at the same places.
+    An operand may have fewer columns, each of which several neighbouring pixels read. So lines of a move and of its
+    operands can be cut at the same columns.
     """
     assert isinstance(node.operator, Move)
     image, given = graph.tensors[node.output].image, [graph.tensors[name].image for name in node.inputs]

@@ -18,7 +18,7 @@ from raptor.graph.streaming_layout import is_token_layout
 from raptor.graph.window import Window, WindowTable
 from raptor.mapping.decision import DotGrid
 from raptor.mapping.modes.line_readers import find_line_reader
-from raptor.mapping.modes.line_streaming import ChannelRanges, Range, can_stream_product, find_views, joins_lines
+from raptor.mapping.modes.line_streaming import ChannelRanges, Range, can_stream_product, find_views, readers_are_placed
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy, ProductUse, TensorPart, ViewUse
 from raptor.spatial.lowering.cell_grid import CellGrid, LineCell, MadeCells, cell_name
@@ -81,9 +81,9 @@ class TokenLowering(LineLowering):
                 LineLowering.lower(self, node)
 
     def has_cores(self, node: Node) -> bool:
-        """True if a move has cores of its own, and is no view: its readers have operands that are none, too."""
-        joined = joins_lines(self.lazy, self.readers.get(node.output, ()))
-        return node.output in self.flow.loaders and joined and self.grids.keys() >= {*node.inputs}
+        """Checks whether a move is made on cores of its own; else it is a view, which its readers make."""
+        placed = readers_are_placed(self.lazy, self.readers.get(node.output, ()))
+        return node.output in self.flow.loaders and placed and self.grids.keys() >= {*node.inputs}
 
     def finish(self) -> None:
         for name in self.graph.outputs:
