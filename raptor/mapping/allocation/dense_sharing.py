@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from raptor.graph.ir import Graph
-from raptor.graph.layers import find_filters
+from raptor.graph.layers import find_filters, graph_tile_channels
 from raptor.mapping.allocation.core_division import CoreDivision, CoreOption, WholeLayer, plan_options
 from raptor.mapping.allocation.whole_layers import place_whole_layers, slowest_dense_ns
 from raptor.mapping.decision import DotGrid
@@ -46,11 +46,16 @@ DensePlacements = Callable[[tuple[str, ...]], Sequence[DensePlacement]]
 
 
 def place_dense_layers(graph: Graph, keys: Sequence[str], arch: Target) -> Iterator[DensePlacement]:
-    """Yields placements of fully connected layers with fewer and fewer crossbars of a core, on more and more cores."""
-    for step in range(LIMIT_COUNT - 1, 0, -1):
-        limit = arch.xbars_per_core * step // LIMIT_COUNT
+    """Yields placements of fully connected layers with fewer and fewer crossbars of a core, on more and more cores.
+
+    A core has crossbars for a matrix of a whole tile at least.
+    """
+    filters, tile = find_filters(graph), graph_tile_channels(graph, arch)
+    least = max(-(-tile // arch.weight_columns(filters[key].weight_bits)) for key in keys)
+    limits = dict.fromkeys(arch.xbars_per_core * step // LIMIT_COUNT for step in range(LIMIT_COUNT - 1, 0, -1))
+    for limit in (limit for limit in limits if limit >= least):
         layers, cores = place_whole_layers(graph, dict.fromkeys(keys, 0), arch.with_xbars_per_core(limit), apart=True)
-        if cores > arch.usable_cores or any(m.xbars > limit for layer in layers.values() for m in layer.matrices):
+        if cores > arch.usable_cores:
             return
         yield DensePlacement(limit, layers, cores, slowest_dense_ns(graph, layers, arch))
 

@@ -91,6 +91,14 @@ def test_placements_take_fewer_crossbars_of_more_cores():
         assert len(held) == each.cores <= chip.usable_cores
 
 
+@pytest.mark.parametrize(("xbars", "limits"), [(1, []), (4, []), (5, [4]), (8, [7, 6, 5, 4])])
+def test_each_core_has_crossbars_for_a_whole_tile(xbars: int, limits: list[int]):
+    """A tile of 16 outputs, as crossbars have 16 rows, needs four crossbars of four columns."""
+    chip = load_chip(ChipOptions(arch="bench", xbar=(16, 4), xbars_per_core=xbars, cores=1000))
+    keys = [key for key, layer in planned()[0].layers.items() if isinstance(layer, FullyConnected)]
+    assert [each.limit for each in place_dense_layers(mapped()[0].graph, keys, chip)] == limits
+
+
 def test_a_search_lets_them_share_where_that_gains(monkeypatch: pytest.MonkeyPatch):
     given, chip = mapped()
     shared = searched(given, chip)
