@@ -235,7 +235,7 @@ def test_an_exchange_of_cores_gains(given_: list[list[LayerPlan]], cores: int, l
 def test_a_pair_takes_as_long_as_both_layers():
     """A core goes to the pair, which takes 12 on one core, and not to the layer behind it, which takes 8."""
     pair, single = (
-        [CoreOption(i, ns / i, dict.fromkeys(keys, plan_of(i, 1, ns / i / len(keys)))) for i in (1, 2)]
+        [CoreOption(i, ns / i, dict.fromkeys(keys, plan_of(i, 1, ns / i / len(keys)).on_first_cores())) for i in (1, 2)]
         for keys, ns in ((KEYS[:2], 12.0), (KEYS[2:3], 8.0))
     )
     exchanged = rebalance_cores(GRAPH, CoreDivision((pair, single), (0, 0)), 3, 0.5)
@@ -282,6 +282,6 @@ def test_answers(knobs: dict[str, float], cores: int):
 def test_an_exchange_takes_no_core_too_many(options: Sequence[Sequence[tuple[int, float]]], cores: int, at: list[int]):
     """The first layer would gain most by many cores more; of the other layer, one can be had at most."""
     keyed = zip(KEYS, options, strict=False)
-    fronts = [[CoreOption(n, ns, {key: plan_of(n, 1, ns)}) for n, ns in few] for key, few in keyed]
+    fronts = [[CoreOption(n, ns, {key: plan_of(n, 1, ns).on_first_cores()}) for n, ns in few] for key, few in keyed]
     exchanged = rebalance_cores(GRAPH, CoreDivision(fronts, [0, len(options[1]) - 1]), cores, 1.0)
     assert [*exchanged.at] == at
