@@ -78,7 +78,8 @@ def test_the_best_of_the_trials_is_compiled(objective: Objective):
     costs = [trial.cost for trial in program.report.search if trial.cost is not None]
     assert len(costs) == EFFORT
     assert cost(program, objective) == min(costs)
-    assert min(costs) < costs[0], "a search that takes the first candidate would not be seen"
+    # The first candidate has the best latency; for the others, a search that takes it is seen.
+    assert (min(costs) < costs[0]) == (objective != "latency")
     assert len(set(costs)) > 3
 
 
