@@ -15,7 +15,7 @@ from raptor.target import arch
 from tests.pipeline import conv_model, passes
 from validator.simulate.simulation_report import SimulationReport
 
-CHIP = {"cores": 16, "xbar": 256}
+CHIP = {"cores": 20, "xbar": 256}
 """A chip on which each objective finds another mapping for LeNet-5, so that a search for a wrong objective is seen."""
 EFFORT = 10
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "energy")
@@ -78,8 +78,7 @@ def test_the_best_of_the_trials_is_compiled(objective: Objective):
     costs = [trial.cost for trial in program.report.search if trial.cost is not None]
     assert len(costs) == EFFORT
     assert cost(program, objective) == min(costs)
-    # The first candidate has the best latency; for the others, a search that takes it is seen.
-    assert (min(costs) < costs[0]) == (objective != "latency")
+    assert min(costs) < costs[0], "a search that takes the first candidate would not be seen"
     assert len(set(costs)) > 3
 
 
