@@ -280,8 +280,7 @@ class _Search:
         """
         first, known, knobs = self.best, len(self.known.found), replace(self.knobs, dense=1.0)
         found = self.correct(knobs)
-        if self.known.cost_beside(first, self.best) > WORTH_SHARING * first.cost(self.latency):
-            del self.known.found[known:]
+        if self._forget_small_gain(first, known, WORTH_SHARING):
             return corrections
         self.knobs = knobs
         return found
@@ -388,8 +387,17 @@ class _Search:
             if failures == MOST_FAILURES:
                 break
             best = self.best
-        if self.known.cost_beside(first, self.best) > WORTH_ALIGNING * first.cost(self.latency):
+        self._forget_small_gain(first, known, WORTH_ALIGNING)
+
+    def _forget_small_gain(self, first: EvaluatedDecision, known: int, worth: float) -> bool:
+        """Forgets the decisions after the first `known` ones if the best costs over `worth` times as much as `first`.
+
+        Returns whether they are forgotten.
+        """
+        small = self.known.cost_beside(first, self.best) > worth * first.cost(self.latency)
+        if small:
             del self.known.found[known:]
+        return small
 
     def best_with_other_lanes(self) -> EvaluatedDecision | None:
         """Returns the best decision with other lanes than the best of all, if it is nearly as good; else None."""

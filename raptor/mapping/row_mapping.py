@@ -16,7 +16,14 @@ from raptor.graph.ir import Graph, Move, Node
 from raptor.graph.layers import graph_tile_channels
 from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.bin_packing import pack_layers
-from raptor.mapping.allocation.core_division import CoreDivision, CoreOption, UnitRecord, WholeLayer, plan_options
+from raptor.mapping.allocation.core_division import (
+    CoreDivision,
+    CoreOption,
+    UnitRecord,
+    WholeLayer,
+    plan_options,
+    select_whole_layers,
+)
 from raptor.mapping.allocation.dense_sharing import (
     DensePlacement,
     DensePlacements,
@@ -233,10 +240,10 @@ class RowMapper:
         """A memo of placements of fully connected layers with some crossbars of each core."""
 
         @cache
-        def placements(keys: tuple[str, ...]) -> Sequence[DensePlacement]:
+        def place(keys: tuple[str, ...]) -> Sequence[DensePlacement]:
             return [*place_dense_layers(self.graph, keys, self.arch)]
 
-        return placements
+        return place
 
     @cached_property
     def gathers(self) -> dict[str, tuple[Node, ...]]:
@@ -371,7 +378,7 @@ def _numbered(
     in_chains = {key: renumber_record(layer, first.__add__) for key, layer in tokens.layers.items()}
     products = {key: renumber_record(grid, first.__add__) for key, grid in tokens.products.items()}
     products |= {key: grid for key, grid in whole.items() if isinstance(grid, DotGrid)}
-    others = {key: layer for key, layer in whole.items() if not isinstance(layer, DotGrid)}
+    others = select_whole_layers(whole)
     begin = next(iter(in_chains.values()), None)
     if begin is not None:
         first_tokens = tuple((cols, begin.core(s, 0, 0)) for s, cols in enumerate(begin.grid.cols))
@@ -410,7 +417,7 @@ def _fit(task: _MappingTask) -> _Placed | None:
             if task.knobs.dense:
                 division = share_with_dense(graph, layers, division, task.dense, arch, available)
             shared = None if task.products else _share_phases(task, division)
-            return shared or _share_cores(task, division).placed()
+            return shared or _share_cores(task, division, available).placed()
         whole, used = place_whole_layers(graph, number_neighbourhoods(graph, layers), arch, apart=False)
         together = [CoreOption(used, 0.0, whole=whole)]
         division = CoreDivision.with_fewest_cores(
@@ -440,10 +447,9 @@ def _fewest_cores(
     return CoreDivision.with_fewest_cores([*lines, *task.products.values(), *whole])
 
 
-def _share_cores(task: _MappingTask, division: CoreDivision) -> CoreDivision:
-    """Returns a division in which neighbours share cores, and cores move, as the knobs say."""
+def _share_cores(task: _MappingTask, division: CoreDivision, available: int) -> CoreDivision:
+    """Returns a division of the available cores in which neighbours share cores, and cores move, as the knobs say."""
     graph, arch, knobs = task.graph, task.arch, task.knobs
-    available = division.within(arch.usable_cores, knobs.share)
     if knobs.neighbours:
         division = share_in_pairs(graph, task.plans, division, available, arch.xbars_per_core, knobs.neighbours)
     weight = knobs.latency if knobs.latency > 1 else knobs.line_latency
@@ -484,8 +490,7 @@ def _share_phases(task: _MappingTask, division: CoreDivision) -> _Placed | None:
     times = [max(loaded(key, apart[key].plan).core_ns for key in fronts[n]) for n in phases]
     if best is None:
         return None
-    layers = {key: layer for key, layer in whole.items() if not isinstance(layer, DotGrid)}
-    shared_ns, apart_ns = (slowest_dense_ns(graph, found, arch) for found in (best.rest, layers))
+    shared_ns, apart_ns = (slowest_dense_ns(graph, found, arch) for found in (best.rest, select_whole_layers(whole)))
     shared_cost = cost(max(best.interval_ns, shared_ns), best.latency_ns + shared_ns)
     if shared_cost >= cost(max(*times, apart_ns), sum(times) + apart_ns):
         return None

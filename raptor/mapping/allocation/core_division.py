@@ -29,6 +29,11 @@ class CoreOption:
     whole: Mapping[str, UnitRecord] = field(default_factory=dict[str, UnitRecord])
 
 
+def select_whole_layers(records: Mapping[str, UnitRecord]) -> dict[str, WholeLayer]:
+    """Returns the records of layers that do not stream, without those of products of two computed tensors."""
+    return {key: record for key, record in records.items() if not isinstance(record, DotGrid)}
+
+
 OptionFronts = Sequence[Sequence[CoreOption]]
 """Pareto front of options for each unit, from few cores (slow) to many (fast)."""
 
@@ -90,7 +95,7 @@ class CoreDivision:
         whole, placed = dict[str, UnitRecord](), dict[str, PlacedPlan]()
         first = 0
         for option in self.chosen_options:
-            placed |= {key: own.renumbered(first) for key, own in option.plans.items()}
+            placed |= {key: plan.numbered_from(first) for key, plan in option.plans.items()}
             whole |= {key: renumber_record(layer, first.__add__) for key, layer in option.whole.items()}
             first += option.cores
         return whole, placed

@@ -7,14 +7,20 @@ the slowest layer, plus the delay of the layers after it.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from raptor.graph.ir import Graph
 from raptor.graph.layers import find_filters, graph_tile_channels
-from raptor.mapping.allocation.core_division import CoreDivision, CoreOption, WholeLayer, plan_options
+from raptor.mapping.allocation.core_division import (
+    CoreDivision,
+    CoreOption,
+    OptionFronts,
+    WholeLayer,
+    plan_options,
+    select_whole_layers,
+)
 from raptor.mapping.allocation.whole_layers import place_whole_layers, slowest_dense_ns
-from raptor.mapping.decision import DotGrid
 from raptor.mapping.modes.plan_choice import LayerPlan, front_within
 from raptor.target.arch import Target
 
@@ -25,14 +31,15 @@ LIMIT_COUNT = 16
 """Number of limits on the crossbars of a core that fully connected layers may take."""
 
 LINE_DELAY = 2
-"""Delay of a layer after the layer before it, in its own lines: a window of 3x3 waits for the next line."""
+"""Output lines of a layer by line for which it runs longer than the layer that it reads: a window of 3x3 waits for the
+line below."""
 
 
 @dataclass(frozen=True, slots=True)
 class DensePlacement:
-    """Fully connected layers on cores from 0, with at most `limit` crossbars of each.
+    """Fully connected layers, placed on cores that are numbered from 0, with at most `limit` crossbars on each core.
 
-    `cores`: number of cores. `slowest_ns`: largest load in ns of a core by these layers.
+    `cores`: number of cores. `slowest_ns`: largest time in ns that a core works for these layers in a sample.
     """
 
     limit: int
@@ -46,9 +53,9 @@ DensePlacements = Callable[[tuple[str, ...]], Sequence[DensePlacement]]
 
 
 def place_dense_layers(graph: Graph, keys: Sequence[str], arch: Target) -> Iterator[DensePlacement]:
-    """Yields placements of fully connected layers with fewer and fewer crossbars of a core, on more and more cores.
+    """Yields placements of fully connected layers, each with fewer crossbars on a core and more cores than the last.
 
-    A core has crossbars for a matrix of a whole tile at least.
+    A placement has enough crossbars on a core for a matrix as wide as a tile.
     """
     filters, tile = find_filters(graph), graph_tile_channels(graph, arch)
     least = max(-(-tile // arch.weight_columns(filters[key].weight_bits)) for key in keys)
@@ -68,49 +75,51 @@ def share_with_dense(
     arch: Target,
     cores: int,
 ) -> CoreDivision:
-    """Returns the division with the least load in which layers by line share cores with fully connected layers.
+    """Returns the division whose busiest core works least, of those in which fully connected layers share cores.
 
-    These are the neighbourhood of layers that do not stream with the most cores; one after another, the layers by line
-    before them share their cores, the last one first. `apart`: the division without shared cores, which is returned if
-    none is better. `plans`: of layers by line. `placements`: see `DensePlacements`. `cores`: available cores.
+    The neighbourhood of fully connected layers with the most cores shares these with the last layer by line before it,
+    with the last two, and so on; each such division is compared. `apart`: the division without shared cores, which is
+    returned if none is better. `plans`: of layers by line. `placements`: see `DensePlacements`. `cores`: available
+    cores.
     """
     taken = [option.cores if _is_dense(graph, option, arch) else 0 for option in apart.chosen_options]
     if max(taken, default=0) < LEAST_SHARE * arch.usable_cores:
         return apart
-    dense, found = apart.fronts[taken.index(max(taken))], [apart]
+    alone, found = apart.fronts[taken.index(max(taken))], [apart]
     order = [*find_filters(graph)]
-    keys = sorted(dense[0].whole, key=order.index)
+    keys = sorted(alone[0].whole, key=order.index)
     before = [key for key in order[: order.index(keys[0])] if key in plans]
+    placed = placements(tuple(keys))
+    left = [arch.xbars_per_core - dense.limit for dense in placed]
+    fronts = {key: [plan_options(key, front_within(plans[key], xbars)) for xbars in left] for key in before}
     for first in reversed(range(len(before))):
-        late = {key: plans[key] for key in before[first:]}
-        shared = [*_shared_options(graph, late, placements(tuple(keys)), arch)]
+        late = before[first:]
+        shared = [*_shared_options(graph, placed, [*zip(*(fronts[key] for key in late), strict=True)])]
         if not shared:
             break
-        alone = [front for front in apart.fronts if front is not dense and not front[0].plans.keys() & late.keys()]
-        division = CoreDivision.with_fewest_cores([*alone, shared])
+        others = [front for front in apart.fronts if front is not alone and not front[0].plans.keys() & {*late}]
+        division = CoreDivision.with_fewest_cores([*others, shared])
         if division.cores <= cores:
             found.append(division.grown(cores))
     return min(found, key=lambda division: division.slowest_ns)
 
 
 def _is_dense(graph: Graph, option: CoreOption, arch: Target) -> bool:
-    """True if an option is one of fully connected layers, which are not recurrent."""
-    layers = {key: layer for key, layer in option.whole.items() if not isinstance(layer, DotGrid)}
-    return slowest_dense_ns(graph, layers, arch) > 0
+    """Checks whether an option has fully connected layers, but no recurrent ones."""
+    return slowest_dense_ns(graph, select_whole_layers(option.whole), arch) > 0
 
 
 def _shared_options(
-    graph: Graph, late: Mapping[str, Sequence[LayerPlan]], placements: Iterable[DensePlacement], arch: Target
+    graph: Graph, placements: Sequence[DensePlacement], fronts: Sequence[OptionFronts]
 ) -> Iterator[CoreOption]:
-    """Yields options with more and more cores, and less and less work, for fully connected layers and those before.
+    """Yields options of fully connected layers and the layers by line before them, with more cores and less work each.
 
-    The cores are divided among the layers `late`; each core has some crossbars of the fully connected layers, too.
+    The cores of a placement are divided among the layers by line. `fronts`: for each placement, the options of these
+    layers with the crossbars that the placement leaves on a core.
     """
     filters, least_ns = find_filters(graph), math.inf
-    for dense in placements:
-        left = arch.xbars_per_core - dense.limit
-        fronts = [plan_options(key, front_within(plans, left)) for key, plans in late.items()]
-        division = CoreDivision.with_fewest_cores(fronts) if all(fronts) else None
+    for dense, options in zip(placements, fronts, strict=True):
+        division = CoreDivision.with_fewest_cores(options) if all(options) else None
         if division is None or division.cores > dense.cores:
             continue
         _, placed = division.grown(dense.cores).placed()

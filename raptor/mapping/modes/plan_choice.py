@@ -41,7 +41,7 @@ class LayerPlan:
         return replace(self, grid=replace(self.grid, copies=1))
 
     def on_first_cores(self) -> "PlacedPlan":
-        """Returns the plan on cores from 0 on."""
+        """Places the plan on cores numbered from 0."""
         return PlacedPlan(self, tuple(range(self.cores)))
 
     def weighted(self, products: float, correction: float = 1.0) -> "LayerPlan":
@@ -63,7 +63,7 @@ class PlacedPlan:
     plan: LayerPlan
     cores: tuple[int, ...]
 
-    def renumbered(self, first: int) -> "PlacedPlan":
+    def numbered_from(self, first: int) -> "PlacedPlan":
         """Returns the plan on cores whose numbers are larger by `first`."""
         return PlacedPlan(self.plan, tuple(first + core for core in self.cores))
 

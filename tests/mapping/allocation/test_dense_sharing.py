@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from onnx import ModelProto, NodeProto
 
-from raptor.compiler.pipeline import MappedGraph, prepare_graph, rewrite_and_map
-from raptor.frontend import load
+from raptor.compiler.pipeline import MappedGraph
 from raptor.mapping.allocation import dense_sharing
 from raptor.mapping.allocation.dense_sharing import LIMIT_COUNT, place_dense_layers
 from raptor.mapping.check_decision import decision_faults
@@ -18,9 +17,9 @@ from raptor.mapping.decision import Decision, FullyConnected
 from raptor.mapping.knobs import DEFAULT_KNOBS
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.row_mapping import RowMapper
-from raptor.mapping.strategies import ROWS
 from raptor.options import ChipOptions
 from raptor.target.arch import Target, load_chip
+from tests.mapping.allocation.test_idle_cores import mapped, used
 from tests.mapping.test_decision_search import searched, simulated
 from tests.pipeline import by_line, check
 from tests.tiny_models import make_model, node, random
@@ -42,42 +41,38 @@ def network() -> ModelProto:
 
 
 @cache
-def mapped() -> tuple[MappedGraph, Target]:
+def small_chip() -> tuple[MappedGraph, Target]:
+    """The network with all rewrites, and a chip of 24 cores."""
     chip = load_chip(ChipOptions(arch="bench", xbar=(16, 16), xbars_per_core=32, cores=24))
-    graph = prepare_graph(load(network()).graph, chip)
-    return rewrite_and_map(graph, chip, ROWS.without_search()), chip
+    return mapped(network(), chip), chip
 
 
 def planned(**knobs: float) -> tuple[Decision, float]:
     """The decision by some knobs, and the longest planned work of a layer by line in ns."""
-    given, chip = mapped()
+    given, chip = small_chip()
     found = RowMapper(given.graph, chip, PlanCache()).plan(replace(DEFAULT_KNOBS, neighbours=0, **knobs))
     return found.decision, max(found.planned_ns.values())
-
-
-def dense_cores(decision: Decision) -> set[int]:
-    return {core for layer in decision.layers.values() if isinstance(layer, FullyConnected) for core in layer.cores}
 
 
 def test_layers_by_line_get_more_cores_beside_fully_connected_ones():
     """Alone, the fully connected layers take 19 of 24 cores; with crossbars of 23, the longest work is a third."""
     (apart, apart_ns), (shared, shared_ns) = planned(), planned(dense=1.0)
-    assert not any(dense_cores(apart) & {*layer.cores} for layer in by_line(apart).values())
-    assert all(dense_cores(shared) & {*layer.cores} for layer in by_line(shared).values())
+    assert not any(used(apart) & {*layer.cores} for layer in by_line(apart).values())
+    assert all(used(shared) & {*layer.cores} for layer in by_line(shared).values())
     assert shared_ns < 0.4 * apart_ns
 
 
 def test_shared_cores_hold_their_layers():
     """No core has more matrices than crossbars, none computes two layers by line, and none is beyond the chip."""
-    (decision, _), (given, chip) = planned(dense=1.0), mapped()
+    (decision, _), (given, chip) = planned(dense=1.0), small_chip()
     assert not [*decision_faults(decision, given.graph, chip)]
     lines = Counter(core for layer in by_line(decision).values() for core in layer.cores)
     assert max(lines.values()) == 1
-    assert max(*lines, *dense_cores(decision)) < chip.usable_cores
+    assert max(*lines, *used(decision)) < chip.usable_cores
 
 
 def test_placements_take_fewer_crossbars_of_more_cores():
-    given, chip = mapped()
+    given, chip = small_chip()
     keys = [key for key, layer in planned()[0].layers.items() if isinstance(layer, FullyConnected)]
     found = [*place_dense_layers(given.graph, keys, chip)]
     assert 1 < len(found) < LIMIT_COUNT
@@ -96,11 +91,11 @@ def test_each_core_has_crossbars_for_a_whole_tile(xbars: int, limits: list[int])
     """A tile of 16 outputs, as crossbars have 16 rows, needs four crossbars of four columns."""
     chip = load_chip(ChipOptions(arch="bench", xbar=(16, 4), xbars_per_core=xbars, cores=1000))
     keys = [key for key, layer in planned()[0].layers.items() if isinstance(layer, FullyConnected)]
-    assert [each.limit for each in place_dense_layers(mapped()[0].graph, keys, chip)] == limits
+    assert [each.limit for each in place_dense_layers(small_chip()[0].graph, keys, chip)] == limits
 
 
 def test_a_search_lets_them_share_where_that_gains(monkeypatch: pytest.MonkeyPatch):
-    given, chip = mapped()
+    given, chip = small_chip()
     shared = searched(given, chip)
     monkeypatch.setattr(dense_sharing, "LEAST_SHARE", 2.0)
     apart = searched(given, chip)
