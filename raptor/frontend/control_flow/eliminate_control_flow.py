@@ -96,7 +96,7 @@ class _Resolver:
                 _RESOLVE[node.op_type](self, node)
                 return
             if self.sequences.reads_or_makes(node):
-                for made in self.sequences.resolve(node):
+                for made in self.sequences.resolve_node(node):
                     self.known.add(made)
                 if node.output[0] not in self.sequences.elements:
                     return
@@ -132,7 +132,7 @@ class _Resolver:
         """Concatenates the results of all iterations along a new axis."""
         if not turns:
             raise UndecidedError(f"'{output}', which is empty, as the loop has no turn")
-        for node in self.maker.stack(turns, axis, output):
+        for node in self.maker.make_stack(turns, axis, output):
             self.known.add(node)
 
 
@@ -156,8 +156,8 @@ def _resolve_loop(to: _Resolver, node: NodeProto) -> None:
     while goes_on and (limit is None or turn < limit):
         _check_turn(turn)
         given = [
-            to.maker.constant(turn, f"{node.output[0]}.turn_number"),
-            to.maker.constant(True, f"{node.output[0]}.goes_on"),
+            to.maker.add_constant(turn, f"{node.output[0]}.turn_number"),
+            to.maker.add_constant(True, f"{node.output[0]}.goes_on"),
         ]
         outputs = to.add_body(node, body, _bound(body, [*given, *carried]))
         goes_on = _truth(to, outputs[0]) if start or not most else True
@@ -232,7 +232,7 @@ def _each(node: NodeProto, attribute: str, count: int) -> list[int]:
 
 
 def _slice(to: _Resolver, name: str, index: int, axis: int, stem: str) -> str:
-    at = to.maker.constant(index, f"{stem}.turn_number")
+    at = to.maker.add_constant(index, f"{stem}.turn_number")
     return to.add_node("Gather", [name, at], to.names.unique_tensor(f"{name}.slice"), axis)
 
 

@@ -69,7 +69,7 @@ class PartialEvaluator:
         return _static(self._typed[name])
 
     def static_length(self, name: str, axis: int) -> int:
-        """Returns the length of one axis of a tensor. Raises `UndecidedError` as `static_shape` does."""
+        """Returns the length of an axis of a tensor. Raises `UndecidedError` if shapes do not tell it."""
         dims = self.static_shape(name)
         if not -len(dims) <= axis < len(dims):
             raise UndecidedError("an axis that is none of its input")

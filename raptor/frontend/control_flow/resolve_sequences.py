@@ -20,7 +20,10 @@ from raptor.frontend.proto.model_checks import describe_node
 
 @dataclass(frozen=True, slots=True)
 class SequenceResolver:
-    """Keeps the elements of the sequences of a graph. elements: sequence -> the tensors in it."""
+    """Replaces the sequences of a graph by the tensors in them.
+
+    elements: names of the tensors in each resolved sequence, by its name.
+    """
 
     known: PartialEvaluator
     maker: NodeMaker
@@ -32,31 +35,36 @@ class SequenceResolver:
             return any(name in self.elements for name in node.input)
         return is_sequence_operator(node)
 
-    def resolve(self, node: NodeProto) -> list[NodeProto]:
-        """Returns nodes that make the node's tensors from the elements, and records the elements of its sequence.
+    def resolve_node(self, node: NodeProto) -> list[NodeProto]:
+        """Resolves one node. Returns the nodes that replace it, which compute tensors from the elements of sequences.
 
-        Raises `UndecidedError` if constants and shapes do not decide them.
+        If the node makes a sequence, its elements are recorded. Raises `UndecidedError` if constants and shapes do not
+        decide which elements these are.
         """
         return _RESOLVE[node.op_type](self, node)
 
-    def of(self, node: NodeProto) -> tuple[str, ...]:
-        """Returns the elements of the sequence that a node reads."""
+    def find_elements(self, node: NodeProto) -> tuple[str, ...]:
+        """Returns the tensors in the sequence that a node reads as its first operand."""
         if node.input[0] not in self.elements:
             raise UndecidedError(f"the sequence '{node.input[0]}'")
         return self.elements[node.input[0]]
 
-    def number(self, name: str) -> int:
+    def evaluate_integer(self, name: str) -> int:
         """Returns the value of a tensor of one integer."""
         value = self.known.evaluate(name)
         if value.size != 1:
             raise UndecidedError(f"'{name}', which is not one number")
         return int(value.ravel()[0])
 
-    def position(self, node: NodeProto, operand: int, count: int, default: int) -> int:
-        """Returns the position that an operand of a node gives, or the default, as one of `count` from 0 on."""
+    def find_position(self, node: NodeProto, operand: int, count: int, default: int) -> int:
+        """Returns the position in a sequence that an operand of a node names; without the operand, `default`.
+
+        Negative positions count from the end of the sequence. The result is from 0 to `count` - 1; raises `UserError`
+        for a position outside.
+        """
         name = node.input[operand] if len(node.input) > operand else ""
-        given = self.number(name) if name else default
-        length = len(self.of(node))
+        given = self.evaluate_integer(name) if name else default
+        length = len(self.find_elements(node))
         if not -length <= given < count:
             fault = f"position {given} of a sequence of {length}"
             raise UserError(f"{describe_node(node)} ({node.op_type}): {fault}")
@@ -64,7 +72,7 @@ class SequenceResolver:
 
 
 def is_sequence_operator(node: NodeProto) -> bool:
-    """Checks whether a node is one of the operators of sequences."""
+    """Checks whether a node is a standard operator that only reads or makes sequences of tensors."""
     return node.op_type in SEQUENCE_OPERATORS and node.domain in STANDARD_DOMAINS
 
 
@@ -72,56 +80,56 @@ def _attribute(node: NodeProto, name: str, default: int) -> int:
     return next((a.i for a in node.attribute if a.name == name), default)
 
 
-def _empty(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
+def _make_empty(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
     to.elements[node.output[0]] = ()
     return []
 
 
-def _construct(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
+def _make_sequence(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
     to.elements[node.output[0]] = tuple(node.input)
     return []
 
 
-def _rename(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
-    to.elements[node.output[0]] = to.of(node)
+def _copy_sequence(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
+    to.elements[node.output[0]] = to.find_elements(node)
     return []
 
 
-def _insert(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
-    old = to.of(node)
-    at = to.position(node, 2, len(old) + 1, len(old))
+def _insert_element(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
+    old = to.find_elements(node)
+    at = to.find_position(node, 2, len(old) + 1, len(old))
     to.elements[node.output[0]] = (*old[:at], node.input[1], *old[at:])
     return []
 
 
-def _erase(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
-    old = to.of(node)
-    at = to.position(node, 1, len(old), -1)
+def _erase_element(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
+    old = to.find_elements(node)
+    at = to.find_position(node, 1, len(old), -1)
     to.elements[node.output[0]] = (*old[:at], *old[at + 1 :])
     return []
 
 
-def _element(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
-    found = to.of(node)
-    name = found[to.position(node, 1, len(found), -1)]
+def _take_element(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
+    found = to.find_elements(node)
+    name = found[to.find_position(node, 1, len(found), -1)]
     return [helper.make_node("Identity", [name], node.output, node.name)]
 
 
-def _length(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
-    length = to.maker.constant(len(to.of(node)), f"{node.output[0]}.length")
+def _count_elements(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
+    length = to.maker.add_constant(len(to.find_elements(node)), f"{node.output[0]}.length")
     return [helper.make_node("Identity", [length], node.output, node.name)]
 
 
-def _join(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
-    parts, axis = to.of(node), _attribute(node, "axis", 0)
+def _concat_elements(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
+    parts, axis = to.find_elements(node), _attribute(node, "axis", 0)
     if not parts:
         raise UndecidedError(f"'{node.input[0]}', which is empty")
     if _attribute(node, "new_axis", 0):
-        return to.maker.stack(parts, axis, node.output[0])
+        return to.maker.make_stack(parts, axis, node.output[0])
     return [helper.make_node("Concat", parts, node.output, node.name, axis=axis)]
 
 
-def _split(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
+def _split_tensor(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
     """Cuts a tensor into parts: of one length, of given lengths, or of length 1, whose axis may then be dropped."""
     (name, *split), output = node.input, node.output[0]
     axis = _attribute(node, "axis", 0)
@@ -137,23 +145,23 @@ def _split(to: SequenceResolver, node: NodeProto) -> list[NodeProto]:
     to.elements[output] = elements
     # As in onnxruntime, given lengths of 1 do not change what becomes of the axis.
     if _attribute(node, "keepdims", 1) or set(lengths) != {1}:
-        return [to.maker.split(name, lengths, axis, elements)] if elements else []
-    places = [to.maker.constant(k, f"{output}.place") for k in range(len(lengths))]
+        return [to.maker.make_split(name, lengths, axis, elements)] if elements else []
+    places = [to.maker.add_constant(k, f"{output}.place") for k in range(len(lengths))]
     pairs = zip(places, elements, strict=True)
     return [helper.make_node("Gather", [name, place], [element], axis=axis) for place, element in pairs]
 
 
 _RESOLVE: Mapping[str, Callable[[SequenceResolver, NodeProto], list[NodeProto]]] = MappingProxyType(
     {
-        "ConcatFromSequence": _join,
-        "Identity": _rename,
-        "SequenceAt": _element,
-        "SequenceConstruct": _construct,
-        "SequenceEmpty": _empty,
-        "SequenceErase": _erase,
-        "SequenceInsert": _insert,
-        "SequenceLength": _length,
-        "SplitToSequence": _split,
+        "ConcatFromSequence": _concat_elements,
+        "Identity": _copy_sequence,
+        "SequenceAt": _take_element,
+        "SequenceConstruct": _make_sequence,
+        "SequenceEmpty": _make_empty,
+        "SequenceErase": _erase_element,
+        "SequenceInsert": _insert_element,
+        "SequenceLength": _count_elements,
+        "SplitToSequence": _split_tensor,
     }
 )
 SEQUENCE_OPERATORS = frozenset(_RESOLVE) - {"Identity"}

@@ -75,7 +75,7 @@ def _lower_log_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...
 
 
 def _laid_out(node: NodeView, ctx: ImportContext, shape: tuple[int, ...], axis: int) -> Tensor:
-    """Returns the node's input, seen as a tensor of this shape, with the axis as its channels."""
+    """Returns the node's input as a tensor of another shape, laid out with the softmax axis as its channels."""
     x = ctx.tensor(node.inputs[0])
     image = x.image if is_channel_axis(replace(x, shape=shape), axis) else Image(shape, axis)
     return ctx.lay_out(node, x, image)

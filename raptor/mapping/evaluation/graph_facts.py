@@ -15,7 +15,7 @@ from raptor.target.arch import Target
 
 @dataclass(frozen=True, slots=True)
 class LineProducts:
-    """Products of a core by its matrices of one range of input channels, for all lines of a sample.
+    """Work of the matrices of a core that multiply one range of input channels, for all lines of a sample.
 
     products_ns: time of the MVMs. terms: number of output pixels of the core that products are added to. runs: number
     of contiguous runs that are added. span: input pixels that are read. crossbars: for one copy of each matrix.

@@ -166,7 +166,7 @@ def view_origins(walk: WorkWalk, node: Node, line: int, part: Range, cols: Range
 
 
 def materialise_views(walk: WorkWalk, names: Iterable[str]) -> None:
-    """Adds the work that makes tensors: those of `names` that are views, unless they are made."""
+    """Adds the work that makes the views among some tensors, but for views that are made already."""
     for name in names:
         if name in walk.facts.views and name not in walk.layouts:
             _materialise_view(walk, name)

@@ -156,9 +156,9 @@ def _is_view(graph: Graph, node: Node, parts: Mapping[str, ChannelRanges], multi
 
 
 def readers_are_placed(views: Container[str], readers: Sequence[Node]) -> bool:
-    """Checks whether a reader of a view has another operand, which is no view.
+    """Checks whether any reader of a view also reads a tensor that is no view, and so has cores.
 
-    The cores of such an operand would make the regions of the view that the reader needs.
+    Such a reader would make its regions of the view on these cores.
     """
     return any(name not in views for reader in readers for name in reader.inputs)
 

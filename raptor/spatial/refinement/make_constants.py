@@ -129,7 +129,7 @@ class ConstantUses:
 def choose_constants(
     partition: Partition, uses: ConstantUses, arch: Target
 ) -> tuple[tuple[ProducedConstants, ...], Partition]:
-    """Returns the cores on which products make constants, and the partition with these products.
+    """Chooses cores on which products make constants. Returns records of them, and the partition with the products.
 
     A core makes its constants if that takes less time than their loads. More cores make theirs where the port of global
     memory binds (`relieve_port`).
