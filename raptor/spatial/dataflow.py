@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.sorted_sets import sorted_isin
+from raptor.common.sorted_sets import sorted_isin, sorted_unique
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.operations import Operation, repetition_pattern, shape_key
 from raptor.spatial.tiles import ConstantTile, Tile
@@ -51,9 +51,9 @@ class Dataflow:
     """The operations of a graph as columns.
 
     tiles: all tiles, numbered in order of first use; a constant is among them only if an operation reads it like a
-    tile. number: number of each tile, by name. odd: (operation, tile) where the tile differs from the first one of the
-    same name; a verifier refuses these. constants: all constants, numbered likewise. forms: one operation of each form,
-    with its compute. (An operation with matrices has a form of its own for each layer and tuple of matrices.)
+    tile. number: number of each tile, by name. differing_tiles: (operation, tile) where the tile differs from the first
+    one of the same name; a verifier refuses these. constants: all constants, numbered likewise. forms: one operation of
+    each form, with its compute. (Operations with matrices have a form for each layer and tuple of matrices.)
 
     nodes: the ONNX node of each compute. types: the element types. tile_type, tile_elements: index in `types` and
     number of elements, one entry per tile. op_compute, op_form, op_result: compute, form and result tile, one entry per
@@ -94,7 +94,7 @@ class Dataflow:
 
     def computes_with_class(self, *kinds: type) -> list[int]:
         """Returns the ascending numbers of the computes with an operation of one of these classes."""
-        return np.unique(self.op_compute[self.is_op_class(*kinds)]).tolist()
+        return sorted_unique(self.op_compute[self.is_op_class(*kinds)]).tolist()
 
     def node(self, op: int) -> str:
         """Returns the ONNX node of operation `op`."""

@@ -107,10 +107,10 @@ def _dot_ns(op: Dot[Tile], arch: Target) -> float:
 def _move_ns(op: Move[Tile], arch: Target) -> float:
     """Returns the time of the runs: runs with a stride pass through the vector unit, all others are local copies."""
     _, _, _, stride, elements = op.runs.T
-    kinds, counts = np.unique(np.stack([(stride != 1) & (elements > 1), elements]), axis=1, return_counts=True)
+    kinds, counts = np.unique(2 * elements + ((stride != 1) & (elements > 1)), return_counts=True)
     return sum(
-        count * ((vector_ns(arch, length, 1) if strided else copy_ns(arch, length)) + ISSUE_NS)
-        for (strided, length), count in zip(kinds.T.tolist(), counts.tolist(), strict=True)
+        count * ((vector_ns(arch, kind // 2, 1) if kind % 2 else copy_ns(arch, kind // 2)) + ISSUE_NS)
+        for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True)
     )
 
 

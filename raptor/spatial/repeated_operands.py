@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.sorted_sets import distinct_rows
 from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.dataflow import Dataflow, GroupedLists
 from raptor.spatial.integer_operations import Requantise, RequantiseAtOnce
@@ -51,8 +52,7 @@ def repetition_ns(flow: Dataflow, core: Ints, there: Ints, arch: Target) -> Floa
     compute, value, shape, cost = (np.concatenate(column) for column in zip(*found, strict=True))
     order = np.argsort(compute, kind="stable")
     order = order[there[value[order]] >= 0]
-    keys = np.stack([there[value[order]], shape[order], core[compute[order]]])
-    first = order[np.unique(keys, axis=1, return_index=True)[1]]
+    first = order[distinct_rows(there[value[order]], shape[order], core[compute[order]])[0]]
     return np.bincount(compute[first], cost[first], len(core)).astype(np.float64)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from raptor.codegen.pimsim.assign_registers import Ints, Symbolic, resolve_symbols
 from raptor.codegen.pimsim.emit import Emitter
 from raptor.common.errors import VerifyError
+from raptor.common.sorted_sets import distinct_rows
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.pim.step_columns import TRANSFERS, FormTable, OperationForm
 from raptor.pim.verify_pim import PimError
@@ -33,8 +34,9 @@ def verify_forms(program: PimProgram, arch: Target) -> None:
         check.check_all()
     for core in program.cores.values():
         check = checks[id(core.steps.forms)]
-        pairs, steps = np.unique(np.stack([core.steps.form, core.steps.number]), axis=1, return_index=True)
-        for (form, number), step in zip(pairs.T.tolist(), steps.tolist(), strict=True):
+        steps, _ = distinct_rows(core.steps.form, core.steps.number)
+        pairs = zip(core.steps.form[steps].tolist(), core.steps.number[steps].tolist(), strict=True)
+        for (form, number), step in zip(pairs, steps.tolist(), strict=True):
             if form >= len(TRANSFERS):
                 check.check_matrices(form, number, core, step)
 

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.sorted_sets import sorted_unique
 from raptor.mapping.evaluation.node_work import MemorySum, NodeWork, StepNeed
 from raptor.mapping.modes.line_streaming import Range
 from raptor.mapping.scheduling.schedule_kernel import SampleWork
@@ -168,7 +169,7 @@ def _join(rounds: list[_Round], edges: Ints, arch: Target) -> SampleWork:
     places = (np.repeat(np.arange(r.count) / r.count, r.size) for r in rounds)
     position = np.concatenate([place[k] for place, k in zip(places, kept, strict=True)])
     count, number = len(core), np.arange(len(core))
-    earlier, later = np.divmod(np.unique(edges[0] * count + edges[1]), count)
+    earlier, later = np.divmod(sorted_unique(edges[0] * count + edges[1]), count)
     rank = np.empty_like(number)
     rank[np.lexsort((-number, peer < 0, position))] = number
     asking_ns = messages * estimate_flit_ns(arch)

@@ -1,6 +1,5 @@
 """ALAP times of the steps of a sample, and the occupancy of each core that follows from them."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -9,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.mapping.scheduling.order_selection import schedule_early
+from raptor.spatial.dataflow import GroupedLists
 from raptor.spatial.placed_graph import Partition, PlacedGraph
 from raptor.spatial.scheduling.list_schedule import ScheduleProblem
 from raptor.spatial.tiles import Tile
@@ -109,14 +109,11 @@ def latest_starts(work: "SampleWork", order: Ints, early_ns: Floats) -> Floats:
 
     early_ns: when the inputs of each step are ready in the forward schedule.
     """
-    core, first, users = work.core.tolist(), work.first_user.tolist(), work.users.tolist()
-    start_ns, cost = early_ns.tolist(), work.occupied_ns.tolist()
-    next_ns = [float("inf")] * (max(core) + 1)
-    for i in reversed(order.tolist()):
-        read = users[first[i] : first[i + 1]]
-        limit = min([start_ns[j] for j in read], default=start_ns[i] + cost[i])
-        start_ns[i] = next_ns[core[i]] = max(start_ns[i], min(limit, next_ns[core[i]]) - cost[i])
-    return np.array(start_ns)
+    from raptor.spatial.scheduling.alap_kernel import delay_steps  # compiled code is loaded only where it runs
+
+    start_ns = early_ns.copy()
+    delay_steps(start_ns, np.full(work.core_count, np.inf), work, work.occupied_ns, order)
+    return start_ns
 
 
 def start_where_operands_are(work: "SampleWork", order: Ints, at_ns: Floats) -> Floats:
@@ -125,29 +122,15 @@ def start_where_operands_are(work: "SampleWork", order: Ints, at_ns: Floats) -> 
     The transfers of its other operands start when the last one of its own core is there. Otherwise its core would be
     occupied with these until it starts. Afterwards, another core can hold the result.
     """
-    core: list[int] = work.core.tolist()
-    first: list[int] = work.first_user.tolist()
-    users: list[int] = work.users.tolist()
-    start_ns: list[float] = at_ns.tolist()
-    cost: list[float] = work.occupied_ns.tolist()
-    steps: list[int] = order.tolist()
-    moves = work.peer >= 0
-    taken: defaultdict[int, list[int]] = defaultdict(list)
-    own_ns, ready_ns = [-1.0] * len(core), [0.0] * len(core)
-    for i in steps:
-        if own_ns[i] >= 0 and not moves[i]:
-            for k in taken[i]:
-                start_ns[k] = min(start_ns[k], max(ready_ns[k], own_ns[i]))
-            there_ns = max((start_ns[k] + cost[k] for k in taken[i]), default=own_ns[i])
-            start_ns[i] = min(start_ns[i], max(there_ns, own_ns[i]))
-        end_ns = start_ns[i] + cost[i]
-        for j in users[first[i] : first[i + 1]]:
-            ready_ns[j] = max(ready_ns[j], end_ns)
-            if moves[i]:
-                taken[j].append(i)
-            elif core[j] == core[i]:
-                own_ns[j] = max(own_ns[j], end_ns)
-    return np.array(start_ns)
+    from raptor.spatial.scheduling.alap_kernel import start_beside_operands
+
+    count, start_ns = len(work.core), at_ns.copy()
+    maker = np.repeat(np.arange(count), np.diff(work.first_user))
+    moves = work.peer[maker] >= 0
+    taken = GroupedLists.group_by(work.users[moves], maker[moves], count)
+    own_ns, ready_ns = np.full(count, -1.0), np.zeros(count)
+    start_beside_operands(start_ns, own_ns, ready_ns, work, work.occupied_ns, order, taken.first, taken.values)
+    return start_ns
 
 
 def partition_work(partition: Partition, arch: Target) -> "SampleWork":

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.common.options.option_values import MOST_STAGES
+from raptor.common.sorted_sets import distinct_rows, sorted_unique
 from raptor.mapping.decision import Decision, LineFlow
 from raptor.mapping.scheduling.order_selection import StepOrder, named_order
 from raptor.mapping.scheduling.sample_stages import StageOrder, StageRules, named_stages
@@ -125,13 +126,13 @@ class ScheduleProblem:
         number = needs.flow.number
         pairs = [(number[name], k) for name, k in stored if name in number]
         outputs, output_of = np.array(pairs, np.int64).reshape(-1, 2).T
-        results: list[int] = np.unique(needs.flow.result_tile).tolist()
-        made = {tiles[i].name for i in results}
-        partly = {k for name, k in stored if name not in made}
+        made = np.zeros(len(tiles), np.bool_)
+        made[needs.flow.result_tile] = True
+        partly = {k for name, k in stored if name not in number or not made[number[name]]}
         pinned = outputs[np.isin(output_of, sorted(partly))]
         core, position = np.append(core, core[user]), np.append(position, position[user])
-        given = {part.tile.name for name in graph.inputs for part in graph.tensors[name].parts}
-        inputs = np.array([i for i, tile in enumerate(tiles) if tile.name in given], np.int64)
+        given = (part.tile.name for name in graph.inputs for part in graph.tensors[name].parts)
+        inputs = np.array([number[name] for name in given if name in number], np.int64)
         is_decoder = any(use.right in graph.residency.state_outputs for use in graph.product_of.values())
         return cls(
             arch,
@@ -313,10 +314,11 @@ class ScheduleProblem:
 
     def each(self, kind: "Ints", elements: "Ints", cost: Callable[..., float], *of: "Ints") -> Floats:
         """Returns `cost` of each row (element type, elements, further arguments), called once per distinct row."""
-        rows, index = np.unique(np.stack([kind, elements, *of], axis=1), axis=0, return_inverse=True)
+        first, index = distinct_rows(kind, elements, *of)
         targets = [self.arch.with_element(element) for element in self.needs.flow.types]
-        asked = [cost(targets[k], *arguments) for k, *arguments in rows.tolist()]
-        return np.array(asked, np.float64)[index.reshape(-1)]
+        rows = np.stack([kind, elements, *of], axis=1)[first].tolist()
+        asked = [cost(targets[k], *arguments) for k, *arguments in rows]
+        return np.array(asked, np.float64)[index]
 
     def stage_rules(self) -> StageRules:
         """Returns what stages must be for each value to be of one sample.
@@ -332,13 +334,14 @@ class ScheduleProblem:
         key = np.concatenate([flow.result_tile[several], of_outputs, of_lookups])
         group = np.unique(key, return_inverse=True)[1].reshape(-1).astype(np.int64)
         pinned = flow.result_compute[np.isin(flow.result_tile, self.pinned)]
-        return StageRules(np.unique(np.concatenate([self.needs.reader[inputs], pinned])), member, group)
+        return StageRules(sorted_unique(np.concatenate([self.needs.reader[inputs], pinned])), member, group)
 
     def version_ns(self) -> Floats:
         """Returns the ns of a copy, inside a core, of all that each step makes or fetches."""
         flow = self.needs.flow
         fetches = np.arange(self.computes, len(self.core))
-        step, tile = np.unique(np.stack([flow.result_compute, flow.result_tile]), axis=1)
+        first, _ = distinct_rows(flow.result_compute, flow.result_tile)
+        step, tile = flow.result_compute[first], flow.result_tile[first]
         step, tile = np.append(step, fetches), np.append(tile, self.needs.taken[fetches])
         return _summed(step, self.each(flow.tile_type[tile], flow.tile_elements[tile], copy_ns), len(self.core))
 
