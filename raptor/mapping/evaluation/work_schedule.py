@@ -1,8 +1,7 @@
 """The work of a decision as steps of a list schedule: messages between cores, then the work of each core."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -27,100 +26,141 @@ cores: without a limit 1.69, 1.03, 1.06, 1.04, 1.01; 8 us: 1.28, 0.93, 0.98, 0.8
 MOST_PIECES = 8
 """Largest number of steps into which the work of a core for a line is cut."""
 
-_COLUMNS = 6
-"""Times of a step: messages, sender, wire, receiver, work, port (`SampleWork`)."""
+_Sources = list[tuple[StepNeed, "_NodeRows"]]
+"""Nodes whose steps a node needs, and which of them each of its steps needs."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Round:
-    """The steps of a node for a line, or for some lines. They are repeated in rounds, each step in those of its span.
+@dataclass(frozen=True, slots=True, eq=False)
+class _NodeRows:
+    """The rows of a node: each is a step that the node repeats in some of its rounds.
 
-    core, peer, times_ns: of each step, `times_ns` as [columns, steps]. messages: sender and receiver of the first
-    steps. begin, end: index of the first and the last step of each core's own work. chains: pairs of steps of a
-    core that follow one another. number: of each step in each round, [rounds, steps]; -1 outside its span. stop: number
-    of the first step after all rounds.
+    first, last: their numbers. messages: sender and receiver of the first ones. begin, end: the first and the last row
+    of each core's own work.
     """
 
-    work: NodeWork
-    core: Ints
-    peer: Ints
-    times_ns: Floats
+    first: int
+    last: int
     messages: tuple[tuple[int, int], ...]
     begin: Mapping[int, int]
     end: Mapping[int, int]
-    chains: tuple[tuple[int, int], ...]
-    number: Ints
-    stop: int
-
-    @property
-    def size(self) -> int:
-        return len(self.core)
-
-    @property
-    def count(self) -> int:
-        """Number of rounds."""
-        return len(self.number)
-
-    @cached_property
-    def done(self) -> Ints:
-        """The number of each step in its latest round up to each round, [rounds, steps]; -1 before its span."""
-        return np.maximum.accumulate(self.number, axis=0)
 
     def made_on(self, core: int) -> int:
-        """Returns the index of the step after which a core has its part of the result; else of the last step."""
-        return self.end.get(core, self.size - 1)
+        """Returns the row after which a core has its part of the result; else the last row."""
+        return self.end.get(core, self.last)
 
 
-_Sources = list[tuple[StepNeed, _Round]]
-"""Rounds that a node needs, and which of them each round needs."""
-
-
-def schedule_work(works: list[NodeWork], arch: Target, most: int) -> SampleWork:
+def schedule_work(works: Sequence[NodeWork], arch: Target, most: int) -> SampleWork:
     """Returns the steps of a sample for the list scheduler. The lines of a node are done in at most `most` rounds."""
-    number: dict[int, int] = {}
-    rounds: list[_Round] = []
-    edges: list[Ints] = [np.zeros((2, 0), np.int64)]
+    table = _StepTable(most)
     made: dict[int, _Sources] = {}
     for work in works:
-        sources = [(need, found) for need in work.needs for _, found in made[id(need.work)]]
         if not (work.messages or work.compute_ns or work.memory):
             # What this node needs is needed by its readers: it only gives a tensor another form.
             made[id(work)] = [pair for need in work.needs for pair in made[id(need.work)]]
             continue
-        found = _make_round(work, rounds[-1].stop if rounds else 0, most, number)
-        edges += _dependences(found, sources)
-        rounds.append(found)
+        found = table.add_node(work)
+        table.add_needs(found, [(need, source) for need in work.needs for _, source in made[id(need.work)]])
         made[id(work)] = [(StepNeed(work, 1, 1, 0), found)]
-    return _join(rounds, np.concatenate(edges, axis=1), arch)
+    return table.sample_work(arch)
 
 
-def _make_round(work: NodeWork, first: int, most: int, number: dict[int, int]) -> _Round:
-    """Returns the steps of a node. `number`: dense numbers of the cores so far; new cores are added."""
-    count, messages = min(work.steps, most), tuple(sorted(work.messages))
-    own = sorted({*work.compute_ns, *work.memory, *(to for _, to in messages)})
-    rows: list[tuple[int, int, Range, tuple[float, ...]]] = []
-    for source, to in messages:
-        m, span = work.messages[source, to], _rounds_of(work, (source, to), count)
-        rows.append((to, source, span, (m.count, m.sender_ns, m.wire_ns, m.receiver_ns, 0.0, 0.0)))
-    begin, end, chains = dict[int, int](), dict[int, int](), list[tuple[int, int]]()
-    for core in own:
-        memory, ns = work.memory.get(core, MemorySum()), work.compute_ns.get(core, 0.0)
-        span = _rounds_of(work, core, count)
-        short = 1 if work.at_once else int(ns / (span[1] - span[0]) / LONGEST_STEP_NS)
-        pieces = max(1, min(MOST_PIECES, short))
-        begin[core], end[core] = len(rows), len(rows) + pieces - 1
-        chains += ((k, k + 1) for k in range(begin[core], end[core]))
-        rows.append((core, -1, span, (0.0, 0.0, 0.0, memory.rest_ns, ns / pieces, memory.port_ns)))
-        rows += ((core, -1, span, (0.0, 0.0, 0.0, 0.0, ns / pieces, 0.0)) for _ in range(pieces - 1))
-    core = np.array([number.setdefault(core, len(number)) for core, *_ in rows], np.int64)
-    peer = np.array([-1 if p < 0 else number.setdefault(p, len(number)) for _, p, *_ in rows], np.int64)
-    low, high = np.array([span for *_, span, _ in rows], np.int64).reshape(-1, 2).T
-    times_ns = np.array([times for *_, times in rows], np.float64).reshape(-1, _COLUMNS).T / (high - low)
-    rounds = np.arange(count)[:, None]
-    active = (low <= rounds) & (rounds < high)
-    steps = np.where(active, first + np.cumsum(active).reshape(active.shape) - 1, -1)
-    stop = first + int(np.count_nonzero(active))
-    return _Round(work, core, peer, times_ns, messages, begin, end, tuple(chains), steps, stop)
+@dataclass(slots=True)
+class _StepTable:
+    """Steps under construction. A row is a step of a node, repeated in the rounds of its span.
+
+    most: largest number of rounds of a node. dense: number of each core among those with steps. lines, rounds: of each
+    node. node, core, peer, span, times: of each row; times in ns, for all rounds together: messages, sender, wire,
+    receiver, work, port (`SampleWork`). in_round: pairs of rows of a node, the second of which follows the first in
+    each round. needs: (row of a source, row that needs it, stride, spread, reach); see `StepNeed`.
+    """
+
+    most: int
+    dense: dict[int, int] = field(default_factory=dict[int, int])
+    lines: list[int] = field(default_factory=list[int])
+    rounds: list[int] = field(default_factory=list[int])
+    node: list[int] = field(default_factory=list[int])
+    core: list[int] = field(default_factory=list[int])
+    peer: list[int] = field(default_factory=list[int])
+    span: list[Range] = field(default_factory=list[Range])
+    times: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
+    in_round: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    needs: list[tuple[int, int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int, int]])
+
+    def add_node(self, work: NodeWork) -> _NodeRows:
+        """Adds the rows of a node: its messages, then the work of each core in pieces."""
+        rounds, messages, first = min(work.steps, self.most), tuple(sorted(work.messages)), len(self.span)
+        own = sorted({*work.compute_ns, *work.memory, *(to for _, to in messages)})
+        cores, peers = [to for _, to in messages], [source for source, _ in messages]
+        for pair in messages:
+            m = work.messages[pair]
+            self.span.append(_rounds_of(work, pair, rounds))
+            self.times.append((m.count, m.sender_ns, m.wire_ns, m.receiver_ns, 0.0, 0.0))
+        begin, end = dict[int, int](), dict[int, int]()
+        for core in own:
+            memory, ns = work.memory.get(core, MemorySum()), work.compute_ns.get(core, 0.0)
+            span = _rounds_of(work, core, rounds)
+            short = 1 if work.at_once else int(ns / (span[1] - span[0]) / LONGEST_STEP_NS)
+            pieces = max(1, min(MOST_PIECES, short))
+            begin[core], end[core] = len(self.span), len(self.span) + pieces - 1
+            self.in_round += ((k, k + 1) for k in range(begin[core], end[core]))
+            cores += [core] * pieces
+            self.span += [span] * pieces
+            self.times.append((0.0, 0.0, 0.0, memory.rest_ns, ns / pieces, memory.port_ns))
+            self.times += [(0.0, 0.0, 0.0, 0.0, ns / pieces, 0.0)] * (pieces - 1)
+        self.in_round += ((first + k, begin[to]) for k, (_, to) in enumerate(messages))
+        self.node += [len(self.lines)] * len(cores)
+        self.core += [self.dense.setdefault(core, len(self.dense)) for core in cores]
+        self.peer += [self.dense.setdefault(core, len(self.dense)) for core in peers]
+        self.peer += [-1] * (len(cores) - len(peers))
+        self.lines.append(work.steps)
+        self.rounds.append(rounds)
+        return _NodeRows(first, len(self.span) - 1, messages, begin, end)
+
+    def add_needs(self, steps: _NodeRows, sources: _Sources) -> None:
+        """Adds what the rows of a node need of its sources: messages that of their sender, work that of its core."""
+        receivers = {core for _, core in steps.messages}
+        known = {core for _, source in sources for core in source.end}
+        sent = [(core, k) for k, (core, _) in enumerate(steps.messages, steps.first)]
+        for need, source in sources:
+            asking = [(core, k) for core, k in sent if core in source.end or core not in known]
+            asking += ((core, k) for core, k in steps.begin.items() if core in source.end or core not in receivers)
+            self.needs += ((source.made_on(core), k, need.stride, need.spread, need.reach) for core, k in asking)
+
+    def sample_work(self, arch: Target) -> SampleWork:
+        """Returns all steps as columns, in the order of nodes, rounds, rows."""
+        span, node = np.array(self.span, np.int64).reshape(-1, 2), np.array(self.node, np.int64)
+        row, turn = _expand(span)
+        order = np.lexsort((row, turn, node[row]))
+        number = np.empty_like(order)
+        number[order] = np.arange(len(order))
+        counts = span[:, 1] - span[:, 0]
+        lines, rounds = np.array(self.lines, np.int64), np.array(self.rounds, np.int64)
+        numbers = _StepNumbers(span, node, lines, rounds, np.cumsum(counts) - counts - span[:, 0], number)
+        edges = np.concatenate([numbers.in_round(self.in_round), numbers.needed(self.needs)], axis=1)
+        row, turn = row[order], turn[order]
+        times_ns = np.array(self.times, np.float64).reshape(len(span), -1).T / counts
+        messages, sender_ns, wire_ns, receiver_ns, work_ns, port_ns = times_ns[:, row]
+        core, peer = np.array(self.core, np.int64)[row], np.array(self.peer, np.int64)[row]
+        count = len(row)
+        earlier, later = np.divmod(sorted_unique(edges[0] * count + edges[1]), count)
+        rank = np.empty_like(order)
+        rank[np.lexsort((-np.arange(count), peer < 0, turn / rounds[node[row]]))] = np.arange(count)
+        asking_ns = messages * estimate_flit_ns(arch)
+        return SampleWork(
+            core,
+            peer,
+            asking_ns,
+            asking_ns,
+            sender_ns,
+            wire_ns,
+            receiver_ns,
+            port_ns,
+            work_ns,
+            rank,
+            np.bincount(later, minlength=count),
+            np.searchsorted(earlier, np.arange(count + 1)).astype(np.int64),
+            later,
+        )
 
 
 def _rounds_of(work: NodeWork, place: int | tuple[int, int], count: int) -> Range:
@@ -130,61 +170,47 @@ def _rounds_of(work: NodeWork, place: int | tuple[int, int], count: int) -> Rang
     return first, max(first + 1, -(-high * count // work.steps))
 
 
-def _dependences(steps: _Round, sources: _Sources) -> Iterator[Ints]:
-    """Yields the dependences of the steps of a node as [2, pairs]: numbers of the earlier and of the later steps."""
-    rounds, total = np.arange(steps.count), steps.work.steps
-    inside = [*steps.chains, *((k, steps.begin[to]) for k, (_, to) in enumerate(steps.messages))]
-    yield _pairs(steps.number, steps.number, inside)
-    receivers = {core for _, core in steps.messages}
-    known = {core for _, source in sources for core in source.end}
-    last_line = np.minimum((rounds + 1) * total // steps.count, total) - 1
-    for need, source in sources:
-        lines = source.work.steps
-        read = np.minimum(last_line * need.stride // need.spread + need.reach, lines - 1)
-        before = source.done[read * source.count // lines]
-        asking = [(core, k) for k, (core, _) in enumerate(steps.messages) if core in source.end or core not in known]
-        asking += ((c, k) for c, k in steps.begin.items() if c in source.end or c not in receivers)
-        yield _pairs(before, steps.number, [(source.made_on(core), k) for core, k in asking])
+def _expand(spans: Ints) -> tuple[Ints, Ints]:
+    """Returns the integers of each span [begin, end) one after another, as numbers of spans and integers."""
+    counts = np.maximum(spans[:, 1] - spans[:, 0], 0)
+    index = np.repeat(np.arange(len(spans)), counts)
+    return index, spans[index, 0] + np.arange(len(index)) - (np.cumsum(counts) - counts)[index]
 
 
-def _pairs(earlier: Ints, later: Ints, steps: Sequence[tuple[int, int]]) -> Ints:
-    """Returns pairs [2, pairs] of steps of two nodes that exist. earlier, later: numbers of all steps in each round.
+@dataclass(frozen=True, slots=True, eq=False)
+class _StepNumbers:
+    """Numbers of the steps: of each row in the rounds of its span.
 
-    steps: the columns of each pair in these.
+    span, node: of each row. lines, rounds: of each node. number: of the steps of all rows, one row after another; the
+    one of row i in round t is `number[offset[i] + t]`.
     """
-    inside = np.array(steps, np.int64).reshape(-1, 2).T
-    pairs = np.stack([earlier[:, inside[0]].reshape(-1), later[:, inside[1]].reshape(-1)])
-    return pairs[:, (pairs >= 0).all(axis=0)]
 
+    span: Ints
+    node: Ints
+    lines: Ints
+    rounds: Ints
+    offset: Ints
+    number: Ints
 
-def _join(rounds: list[_Round], edges: Ints, arch: Target) -> SampleWork:
-    """Returns all steps as columns. `edges`: [2, pairs], earlier and later steps."""
-    kept = [r.number.reshape(-1) >= 0 for r in rounds]
-    core = np.concatenate([np.tile(r.core, r.count)[k] for r, k in zip(rounds, kept, strict=True)])
-    peer = np.concatenate([np.tile(r.peer, r.count)[k] for r, k in zip(rounds, kept, strict=True)])
-    times_ns = np.concatenate(
-        [np.tile(r.times_ns, (1, r.count))[:, k] for r, k in zip(rounds, kept, strict=True)], axis=1
-    )
-    messages, sender_ns, wire_ns, receiver_ns, work_ns, port_ns = times_ns
-    places = (np.repeat(np.arange(r.count) / r.count, r.size) for r in rounds)
-    position = np.concatenate([place[k] for place, k in zip(places, kept, strict=True)])
-    count, number = len(core), np.arange(len(core))
-    earlier, later = np.divmod(sorted_unique(edges[0] * count + edges[1]), count)
-    rank = np.empty_like(number)
-    rank[np.lexsort((-number, peer < 0, position))] = number
-    asking_ns = messages * estimate_flit_ns(arch)
-    return SampleWork(
-        core,
-        peer,
-        asking_ns,
-        asking_ns,
-        sender_ns,
-        wire_ns,
-        receiver_ns,
-        port_ns,
-        work_ns,
-        rank,
-        np.bincount(later, minlength=count),
-        np.searchsorted(earlier, np.arange(count + 1)).astype(np.int64),
-        later,
-    )
+    def of(self, row: Ints, turn: Ints) -> Ints:
+        """Returns the numbers of the steps of rows in rounds of their spans."""
+        return self.number[self.offset[row] + turn]
+
+    def in_round(self, pairs: list[tuple[int, int]]) -> Ints:
+        """Returns the dependences [2, steps] of pairs of rows in each round that both have."""
+        before, after = np.array(pairs, np.int64).reshape(-1, 2).T
+        low = np.maximum(self.span[before, 0], self.span[after, 0])
+        high = np.minimum(self.span[before, 1], self.span[after, 1])
+        pair, turn = _expand(np.stack([low, high], axis=1))
+        return np.stack([self.of(before[pair], turn), self.of(after[pair], turn)])
+
+    def needed(self, needs: list[tuple[int, int, int, int, int]]) -> Ints:
+        """Returns the dependences [2, steps] of steps on the latest ones of their sources that they need."""
+        before, after, stride, spread, reach = np.array(needs, np.int64).reshape(-1, 5).T
+        k, turn = _expand(self.span[after])
+        reader, source = self.node[after][k], self.node[before][k]
+        last_line = np.minimum((turn + 1) * self.lines[reader] // self.rounds[reader], self.lines[reader]) - 1
+        read = np.minimum(last_line * stride[k] // spread[k] + reach[k], self.lines[source] - 1)
+        latest = np.minimum(read * self.rounds[source] // self.lines[source], self.span[before[k], 1] - 1)
+        made = latest >= self.span[before[k], 0]
+        return np.stack([self.of(before[k][made], latest[made]), self.of(after[k][made], turn[made])])
