@@ -10,7 +10,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 SEED ?= 0
 NIGHT ?= nightly
 FASHION ?= /usr/share/datasets/fashion-mnist
-NIGHTLY ?= test-slow test-release test-browser check-conformance fuzz-night check-tables
+NIGHTLY ?= test-thorough test-slow test-release test-browser check-conformance fuzz-night check-tables
 NOT_OTHERS := not slow and not release and not browser and not frameworks
 SUITE = $(BIN)/pytest -q -n $(JOBS) --dist worksteal $(if $(BROWSER),--browser=$(BROWSER))
 GOLDENS := tests/compiler/test_passes.py tests/compiler/test_thesis.py tests/spatial/lowering/test_tile_lowering.py tests/transforms/test_goldens.py
