@@ -81,6 +81,8 @@ def _read_whole_states(lowering: TileLowering) -> None:
     The copy is on a core that makes a part of the next value.
     """
     graph, tensors = lowering.graph, lowering.tensors
+    if not graph.residency.states:
+        return
     read = {tile.name for placed in lowering.computes for tile in placed.compute.inputs}
     core_of = {tile.name: placed.core for placed in lowering.computes for tile in placed.compute.results}
     for pair in graph.residency.states:

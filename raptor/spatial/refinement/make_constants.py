@@ -243,7 +243,8 @@ def _wanted(op: BodyOp) -> Sequence[tuple[ConstantTile, _Shape]]:
     """
     if not isinstance(op, Vector | Stencil):
         return ()
-    found = [tile for tile in dict.fromkeys(op.operands) if isinstance(tile, ConstantTile)]
+    constants = [tile for tile in op.operands if isinstance(tile, ConstantTile)]
+    found = constants if len(constants) < 2 else [*dict.fromkeys(constants)]  # hashes of tiles take long
     shapes = (repeated_shape(op, tile) if tile.elements == 1 and isinstance(op, Vector) else None for tile in found)
     return [(t, shape or (t.rows, t.width, t.channels)) for t, shape in zip(found, shapes, strict=True)]
 
