@@ -30,7 +30,7 @@ WORTH_RELAYING = 1.25
 """Factor by which the longest occupancy of a core must fall for shared relays to be tried."""
 
 LEAST_GAIN = 0.95
-"""Largest latency x interval with shared relays, relative to the program without them."""
+"""Largest latency x interval with shared relays, or with late work moved, relative to the program without them."""
 
 WORTH_SEARCHING = 1.2
 """Factor of the longest occupancy over the interval that could be reached for limits of makers and relays to be tried.
@@ -54,18 +54,18 @@ BUNDLE_SHARE = 0.125
 """Share of the occupancy in which values may be made, and be read, to travel together, and that their messages take."""
 
 
-def choose_shared_relays(partition: Partition, arch: Target) -> tuple[Relay, ...]:
+def choose_shared_relays(partition: Partition, times: AlapSchedule, arch: Target) -> tuple[Relay, ...]:
     """Returns relays through cores with other work; none if latency x interval is no better by the list schedule.
 
     Compared are those with the least limit of the occupancy of all cores for which each value finds a way. If there is
     no such limit, as layers with many lines have work for as long, those with the least limits of makers and relays.
     """
-    patience_ns = chip_patience_ns(arch)
-    times = AlapSchedule.from_partition(partition, patience_ns, arch)
     found = _search_limits(times, arch, of_all=True) or _search_limits(times.beside_operands(), arch, of_all=False)
     if not found:
         return ()
-    return min(((), *found), key=lambda relays: _compared_cost(partition, relays, patience_ns, arch))
+    costs = [LEAST_GAIN * compared_cost(partition, arch)]
+    costs += [compared_cost(relay_values(partition, relays), arch) for relays in found]
+    return ((), *found)[costs.index(min(costs))]
 
 
 def _search_limits(times: AlapSchedule, arch: Target, *, of_all: bool) -> list[tuple[Relay, ...]]:
@@ -83,14 +83,11 @@ def _search_limits(times: AlapSchedule, arch: Target, *, of_all: bool) -> list[t
     return list(islice((relays for relays in ways if relays), 1 if of_all else COMPARED))
 
 
-def _compared_cost(partition: Partition, relays: Sequence[Relay], patience_ns: float, arch: Target) -> float:
-    """Returns latency x interval in ns2 of a partition with relays by the list schedule.
-
-    Without relays, it is what they must reach to be worth it (`LEAST_GAIN`).
-    """
-    work = partition_work(relay_values(partition, relays), arch)
-    latency_ns, interval_ns = compare_times(work, patience_ns, BALANCED_OBJECTIVE.patiences)
-    return latency_ns * interval_ns * (1.0 if relays else LEAST_GAIN)
+def compared_cost(partition: Partition, arch: Target) -> float:
+    """Returns latency x interval in ns2 of a partition by the list schedule."""
+    work = partition_work(partition, arch)
+    latency_ns, interval_ns = compare_times(work, chip_patience_ns(arch), BALANCED_OBJECTIVE.patiences)
+    return latency_ns * interval_ns
 
 
 def _find_relays(
