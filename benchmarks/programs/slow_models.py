@@ -525,15 +525,17 @@ def coordinates(b: BlockBuilder, count: int, octaves: int) -> str:
     return b.op("Sigmoid", dense(b, b.op("Relu", dense(b, y, 64, 64)), 64, 4))
 
 
-def skipped_signal(b: BlockBuilder, length: int) -> str:
-    """A U-Net of a signal: what it makes first is read last."""
+def skipped_signal(b: BlockBuilder, length: int, *, normed: bool = False) -> str:
+    """A U-Net of a signal: what it makes first is read last. `normed`: by norms of each skip and what it joins."""
     half = {"kernel_shape": [2], "strides": [2]}
     first = layers(b, b.input("x", 1, 4, length), (4, 16), 5)
     second = layers(b, b.op("MaxPool", first, **half), (16, 32), 5)
     x = layers(b, b.op("MaxPool", second, **half), (32, 64), 5)
     for skip, inputs in ((second, 64), (first, 32)):
         x = b.op("ConvTranspose", x, b.weights(inputs, inputs // 2, 2), **half)
-        x = layers(b, b.op("Concat", x, skip, axis=1), (inputs, inputs // 2), 5)
+        x = b.op("Concat", x, skip, axis=1)
+        x = b.op("InstanceNormalization", x, b.weights(inputs), b.weights(inputs)) if normed else x
+        x = layers(b, x, (inputs, inputs // 2), 5)
     return x
 
 
@@ -922,6 +924,7 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "staged": staged_signal,
         "dilated": partial(dilated_signal, length=1024),
         "skipped_signal": partial(skipped_signal, length=512),
+        "skipped_norms": partial(skipped_signal, length=64, normed=True),
         "gated_signal": partial(gated_signal, length=1024, channels=24),
     },
     "other operators": {

@@ -71,8 +71,8 @@ class Refinement(StrictDataclass):
 
     `lowering`: digest of the plain lowering, whose computes are numbered; empty if nothing differs. `sunk`: computes of
     model inputs only, on the cores of their first readers. `constants`: cores that produce their constants. `balanced`:
-    long computes, off the busiest cores. `near`: computes on the core that reads their result first, so that relays
-    begin there. `relays`: values that wait on other cores.
+    long computes, off the busiest cores. `near`: computes on the core that reads their result first, or on one that has
+    other work then, so that relays begin there. `relays`: values that wait on other cores.
     """
 
     lowering: str = ""

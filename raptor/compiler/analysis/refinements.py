@@ -98,7 +98,7 @@ def _moved(kind: Kind, moves: Sequence[MovedComputes], was: Partition, places: M
     why = {
         "sunk": "they read model inputs only, and are needed there first",
         "balanced": "the busiest cores work less so, and latency x interval of a list schedule is less",
-        "near": "they are read there long before where they were",
+        "near": "where they were, a sample would occupy a core for much longer",
     }[kind]
     return Change(kind, len(computes), nodes, cores, f"{what}: {why}")
 

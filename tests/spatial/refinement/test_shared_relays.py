@@ -42,16 +42,20 @@ def model_of(name: str) -> Any:
     return builder.finish(name, build(builder, *sizes))
 
 
+def alap_times(partition: Partition, arch: Target) -> AlapSchedule:
+    return AlapSchedule.from_partition(partition, chip_patience_ns(arch), arch)
+
+
 @cache
 def lowered(name: str) -> tuple[Partition, Target, tuple[Relay, ...]]:
     """Returns a model without relays, the chip, and the relays that are chosen."""
     done = passes(model_of(name), **CHIP)
     partition, arch = lower_graph(done.chosen, done.decision, done.arch), done.arch
-    return partition, arch, choose_shared_relays(partition, arch)
+    return partition, arch, choose_shared_relays(partition, alap_times(partition, arch), arch)
 
 
 def longest_ns(partition: Partition, arch: Target) -> float:
-    return AlapSchedule.from_partition(partition, chip_patience_ns(arch), arch).longest_occupancy_ns()
+    return alap_times(partition, arch).longest_occupancy_ns()
 
 
 @pytest.mark.parametrize("name", BUILT)
@@ -105,14 +109,14 @@ def test_a_model_with_little_to_gain_is_not_searched(monkeypatch: pytest.MonkeyP
     partition, arch, relays = lowered("pyramid")
     assert relays
     monkeypatch.setattr(shared_relays, "WORTH_SEARCHING", 2.0)
-    assert not choose_shared_relays(partition, arch)
+    assert not choose_shared_relays(partition, alap_times(partition, arch), arch)
 
 
 def test_a_small_local_memory_keeps_no_values_of_others():
     partition, arch, _ = lowered("skipped")
     memory = replace(arch.core.memory, size_bytes=64)
     small = replace(arch, core=replace(arch.core, memory=memory))
-    assert not choose_shared_relays(partition, small)
+    assert not choose_shared_relays(partition, alap_times(partition, small), small)
 
 
 def test_a_relay_to_the_wrong_reader_is_refused():
