@@ -75,7 +75,7 @@ SEARCHES = (
     ("refine", "sink_to_readers"),
     ("refine", "choose_constants"),
     ("refine", "balance_load"),
-    ("refine", "choose_relays"),
+    ("refine", "choose_waiting"),
     ("choose_placement", "find_placement"),
     ("choose_order", "choose_step_order"),
 )

@@ -29,7 +29,7 @@ from tests.spatial.verification.test_verify_lines import refused
 from tests.tiny_models import make_model, node, random
 from tests.values import replace
 
-REFINE = import_module("raptor.spatial.refine")
+LATE_WORK = import_module("raptor.spatial.refinement.late_work")
 CHIP: dict[str, Any] = {"xbar": 16, "xbars_per_core": 1, "cores": 60}
 TILES: dict[str, Any] = {"xbar": (3, 12), "xbars_per_core": 1, "cores": 100, "cell_bits": 8}
 LAYERS = 24
@@ -39,7 +39,7 @@ LAYERS = 24
 def without_shared_relays() -> Iterator[None]:
     """No value passes through cores with other work, as where that does not pay: test_shared_relays.py."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(REFINE, "choose_shared_relays", lambda *_: ())
+        patched.setattr(LATE_WORK, "choose_shared_relays", lambda *_: ())
         yield
 
 
