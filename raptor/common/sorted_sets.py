@@ -24,9 +24,10 @@ def sorted_isin(values: Ints, others: Ints) -> npt.NDArray[np.bool_]:
 
 
 def distinct_rows(*columns: Ints) -> tuple[Ints, Ints]:
-    """Returns where each distinct row of the columns occurs first, and the number of each row among the distinct ones.
+    """Returns the index of the first occurrence of each distinct row, and for each row the number of its distinct row.
 
-    Distinct rows are in ascending order, as those of `np.unique` with an axis.
+    columns: arrays of equal length; row i has entry i of each. Distinct rows are numbered in ascending order, as by
+    `np.unique` with `return_index` and `return_inverse`.
     """
     order = np.lexsort(columns[::-1])
     new = np.zeros(len(order), np.bool_)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.index_ranges import concatenate_ranges
 from raptor.pim import ir
 from raptor.pim.buffer_demand import BufferDemand, StoredValue
 from raptor.pim.buffer_requests import UNUSED, BufferRequests, RequestCollector
@@ -427,9 +428,8 @@ def _matches(values: Ints, among: Ints) -> tuple[Ints, Ints]:
     """Returns all pairs of an index of `values` and one of `among` with equal elements, sorted."""
     order = np.argsort(among, kind="stable")
     begin, end = (np.searchsorted(among[order], values, side=side) for side in ("left", "right"))
-    counts = end - begin
-    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(np.arange(len(values)), counts), order[np.repeat(begin, counts) + within]
+    within, index = concatenate_ranges(end - begin)
+    return index, order[begin[index] + within]
 
 
 def _number_equal(values: Ints) -> Ints:

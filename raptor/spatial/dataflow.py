@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.index_ranges import concatenate_ranges
 from raptor.common.sorted_sets import sorted_isin, sorted_unique
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.operations import Operation, repetition_pattern, shape_key
@@ -40,9 +41,7 @@ class GroupedLists:
 
     def select_keys(self, keys: Ints) -> tuple[Ints, Ints]:
         """Returns the concatenated lists of `keys`, and for each value the index in `keys` that it belongs to."""
-        counts = self.first[keys + 1] - self.first[keys]
-        index = np.repeat(np.arange(len(keys)), counts)
-        within = np.arange(len(index)) - (np.cumsum(counts) - counts)[index]
+        within, index = concatenate_ranges(self.first[keys + 1] - self.first[keys])
         return self.values[self.first[keys][index] + within], index
 
 

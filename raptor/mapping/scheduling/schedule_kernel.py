@@ -40,6 +40,11 @@ class SampleWork(NamedTuple):
     users: Ints
 
     @property
+    def makers(self) -> Ints:
+        """The step for which each entry of `users` waits."""
+        return np.repeat(np.arange(len(self.core)), np.diff(self.first_user))
+
+    @property
     def core_count(self) -> int:
         """Number of cores: one more than the largest number of a core that has a step."""
         return 1 + int(max(self.core.max(), self.peer.max()))

@@ -126,8 +126,7 @@ class ScheduleProblem:
         number = needs.flow.number
         pairs = [(number[name], k) for name, k in stored if name in number]
         outputs, output_of = np.array(pairs, np.int64).reshape(-1, 2).T
-        made = np.zeros(len(tiles), np.bool_)
-        made[needs.flow.result_tile] = True
+        made = needs.makers.is_nonempty(np.arange(len(tiles)))
         partly = {k for name, k in stored if name not in number or not made[number[name]]}
         pinned = outputs[np.isin(output_of, sorted(partly))]
         core, position = np.append(core, core[user]), np.append(position, position[user])

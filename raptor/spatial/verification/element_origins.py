@@ -6,11 +6,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.index_ranges import concatenate_ranges
 from raptor.spatial.compute_op import BodyOp
 from raptor.spatial.ir import Copy, SpatialGraph
 from raptor.spatial.operations import Gather, Move
 from raptor.spatial.tiles import Tile
-from raptor.spatial.verification.pixel_origins import concatenate_ranges
 from raptor.target.tensor_layout import Image, TensorRegion
 
 Ints = npt.NDArray[np.int64]

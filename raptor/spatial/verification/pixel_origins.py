@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
+from raptor.common.index_ranges import concatenate_ranges
 from raptor.spatial.compute_op import Compute
 from raptor.spatial.ir import Copy, TensorParts
 from raptor.spatial.operations import ApplyLine, Move
@@ -93,12 +94,6 @@ class PixelOrigins:
 def _whole(runs: Ints, channels: Ints) -> npt.NDArray[np.bool_]:
     """Returns, for each run, whether it consists of whole pixels."""
     return (runs[:, [1, 3, 4]] % channels[:, None] == 0).all(axis=1)
-
-
-def concatenate_ranges(counts: Ints) -> tuple[Ints, Ints]:
-    """Returns the concatenated ranges 0 to `counts[i] - 1`, and the i of each number."""
-    index = np.repeat(np.arange(len(counts)), counts)
-    return np.arange(len(index)) - (np.cumsum(counts) - counts)[index], index
 
 
 def region_corner(region: TensorRegion) -> tuple[int, int]:

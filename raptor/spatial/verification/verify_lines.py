@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
+from raptor.common.index_ranges import concatenate_ranges
 from raptor.graph.ir import Filter
 from raptor.graph.window import cached_input_pixels
 from raptor.mapping.decision import Matrix
@@ -23,7 +24,6 @@ from raptor.spatial.verification.pixel_origins import (
     NOWHERE,
     PixelOrigins,
     TensorPixels,
-    concatenate_ranges,
     region_corner,
 )
 from raptor.spatial.verification.relu_sums import sums_before_relu

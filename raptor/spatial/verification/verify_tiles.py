@@ -6,6 +6,7 @@ from collections.abc import Container
 import numpy as np
 
 from raptor.common.errors import VerifyError
+from raptor.common.index_ranges import concatenate_ranges
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window, cached_input_pixels
 from raptor.mapping.decision import Matrix
@@ -17,7 +18,6 @@ from raptor.spatial.operations import ApplyFilters, ApplyLine, Gather, Move, Ove
 from raptor.spatial.tiles import Tile
 from raptor.spatial.verification.copy_sources import CopySources
 from raptor.spatial.verification.element_origins import ElementOrigins
-from raptor.spatial.verification.pixel_origins import concatenate_ranges
 from raptor.spatial.verification.verify_constants import verify_constants
 from raptor.spatial.verification.verify_dense import verify_dense
 from raptor.spatial.verification.verify_lines import verify_lines
