@@ -12,7 +12,7 @@ from raptor.mapping.decision import Decision, LineFlow
 from raptor.mapping.refinement import MovedComputes, ProducedConstants, Refinement, RefinementError
 from raptor.spatial.lowering.lower_graph import lower_graph
 from raptor.spatial.placed_graph import Partition, PlacedGraph, Schedule
-from raptor.spatial.refinement.late_work import choose_waiting
+from raptor.spatial.refinement.late_work import choose_moves_and_relays
 from raptor.spatial.refinement.load_balancing import balance_load
 from raptor.spatial.refinement.make_constants import ConstantUses, check_constants, choose_constants, make_constants
 from raptor.spatial.refinement.move_computes import check_moves, move_computes
@@ -58,7 +58,7 @@ def refine(graph: Graph, decision: Decision, arch: Target) -> DecisionProgress:
         constants, partition = choose_constants(partition, ConstantUses.from_partition(partition), arch)
     balanced = balance_load(partition, flow, arch) if flow.streamed else ()
     partition = move_computes(partition, balanced)
-    near, relays = choose_waiting(partition, arch) if flow.streamed else ((), ())
+    near, relays = choose_moves_and_relays(partition, arch) if flow.streamed else ((), ())
     partition = relay_values(move_computes(partition, near), relays)
     found = Refinement("", sunk, constants, balanced, near, relays)
     if not found.is_empty:

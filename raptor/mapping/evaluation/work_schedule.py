@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.index_ranges import concatenate_ranges
 from raptor.common.sorted_sets import sorted_unique
 from raptor.mapping.evaluation.node_work import MemorySum, NodeWork, StepNeed
 from raptor.mapping.modes.line_streaming import Range
@@ -27,15 +28,15 @@ MOST_PIECES = 8
 """Largest number of steps into which the work of a core for a line is cut."""
 
 _Sources = list[tuple[StepNeed, "_NodeRows"]]
-"""Nodes whose steps a node needs, and which of them each of its steps needs."""
+"""Operands of a node: which steps of an operand each step needs, and the rows of the operand."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _NodeRows:
-    """The rows of a node: each is a step that the node repeats in some of its rounds.
+    """Rows of `_StepTable` that belong to one node: first its messages, then the work of each core.
 
-    first, last: their numbers. messages: sender and receiver of the first ones. begin, end: the first and the last row
-    of each core's own work.
+    first, last: numbers of the first and the last row. messages: (sender, receiver) of each row with a message. begin,
+    end: numbers of the first and the last row of the work of each core.
     """
 
     first: int
@@ -45,7 +46,7 @@ class _NodeRows:
     end: Mapping[int, int]
 
     def made_on(self, core: int) -> int:
-        """Returns the row after which a core has its part of the result; else the last row."""
+        """Returns the row that finishes the part of the result on a core; the last row if the core makes no part."""
         return self.end.get(core, self.last)
 
 
@@ -66,12 +67,13 @@ def schedule_work(works: Sequence[NodeWork], arch: Target, most: int) -> SampleW
 
 @dataclass(slots=True)
 class _StepTable:
-    """Steps under construction. A row is a step of a node, repeated in the rounds of its span.
+    """Collects the work of all nodes in rows. A node repeats a row as one step in each round of the span of the row.
 
-    most: largest number of rounds of a node. dense: number of each core among those with steps. lines, rounds: of each
-    node. node, core, peer, span, times: of each row; times in ns, for all rounds together: messages, sender, wire,
-    receiver, work, port (`SampleWork`). in_round: pairs of rows of a node, the second of which follows the first in
-    each round. needs: (row of a source, row that needs it, stride, spread, reach); see `StepNeed`.
+    most: largest number of rounds of a node. dense: number of each core among the cores that have steps. lines, rounds:
+    number of lines and of rounds of each node. node, core, peer, span, times: columns of all rows; times in ns, for all
+    rounds together: messages, sender, wire, receiver, work, port (`SampleWork`). in_round: pairs of rows of a node; in
+    each round, the second waits for the first. needs: (row of a source, row that needs it, stride, spread, reach); see
+    `StepNeed`.
     """
 
     most: int
@@ -117,7 +119,10 @@ class _StepTable:
         return _NodeRows(first, len(self.span) - 1, messages, begin, end)
 
     def add_needs(self, steps: _NodeRows, sources: _Sources) -> None:
-        """Adds what the rows of a node need of its sources: messages that of their sender, work that of its core."""
+        """Adds the needs of a node: a message waits for the operand on its sender, work for operands on its core.
+
+        Both wait for the last row of a source that makes nothing on that core.
+        """
         receivers = {core for _, core in steps.messages}
         known = {core for _, source in sources for core in source.end}
         sent = [(core, k) for k, (core, _) in enumerate(steps.messages, steps.first)]
@@ -127,16 +132,17 @@ class _StepTable:
             self.needs += ((source.made_on(core), k, need.stride, need.spread, need.reach) for core, k in asking)
 
     def sample_work(self, arch: Target) -> SampleWork:
-        """Returns all steps as columns, in the order of nodes, rounds, rows."""
+        """Returns the steps of all rows in all their rounds, with their dependences, for the list scheduler."""
         span, node = np.array(self.span, np.int64).reshape(-1, 2), np.array(self.node, np.int64)
-        row, turn = _expand(span)
+        counts = span[:, 1] - span[:, 0]
+        within, row = concatenate_ranges(counts)
+        turn = span[row, 0] + within
         order = np.lexsort((row, turn, node[row]))
         number = np.empty_like(order)
         number[order] = np.arange(len(order))
-        counts = span[:, 1] - span[:, 0]
         lines, rounds = np.array(self.lines, np.int64), np.array(self.rounds, np.int64)
         numbers = _StepNumbers(span, node, lines, rounds, np.cumsum(counts) - counts - span[:, 0], number)
-        edges = np.concatenate([numbers.in_round(self.in_round), numbers.needed(self.needs)], axis=1)
+        edges = np.concatenate([numbers.round_dependences(self.in_round), numbers.need_dependences(self.needs)], axis=1)
         row, turn = row[order], turn[order]
         times_ns = np.array(self.times, np.float64).reshape(len(span), -1).T / counts
         messages, sender_ns, wire_ns, receiver_ns, work_ns, port_ns = times_ns[:, row]
@@ -170,19 +176,12 @@ def _rounds_of(work: NodeWork, place: int | tuple[int, int], count: int) -> Rang
     return first, max(first + 1, -(-high * count // work.steps))
 
 
-def _expand(spans: Ints) -> tuple[Ints, Ints]:
-    """Returns the integers of each span [begin, end) one after another, as numbers of spans and integers."""
-    counts = np.maximum(spans[:, 1] - spans[:, 0], 0)
-    index = np.repeat(np.arange(len(spans)), counts)
-    return index, spans[index, 0] + np.arange(len(index)) - (np.cumsum(counts) - counts)[index]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _StepNumbers:
-    """Numbers of the steps: of each row in the rounds of its span.
+    """Numbers steps in the order of nodes, rounds, rows, and finds the dependences between them.
 
-    span, node: of each row. lines, rounds: of each node. number: of the steps of all rows, one row after another; the
-    one of row i in round t is `number[offset[i] + t]`.
+    span, node: rounds and node of each row. lines, rounds: number of lines and of rounds of each node. The step of row
+    i in round t has the number `number[offset[i] + t]`.
     """
 
     span: Ints
@@ -192,25 +191,30 @@ class _StepNumbers:
     offset: Ints
     number: Ints
 
-    def of(self, row: Ints, turn: Ints) -> Ints:
-        """Returns the numbers of the steps of rows in rounds of their spans."""
+    def step_numbers(self, row: Ints, turn: Ints) -> Ints:
+        """Returns the number of the step of each given row in the given round, which its span has."""
         return self.number[self.offset[row] + turn]
 
-    def in_round(self, pairs: list[tuple[int, int]]) -> Ints:
-        """Returns the dependences [2, steps] of pairs of rows in each round that both have."""
+    def round_dependences(self, pairs: list[tuple[int, int]]) -> Ints:
+        """Returns [2, dependences]: in each round that both rows of a pair have, the second waits for the first."""
         before, after = np.array(pairs, np.int64).reshape(-1, 2).T
         low = np.maximum(self.span[before, 0], self.span[after, 0])
         high = np.minimum(self.span[before, 1], self.span[after, 1])
-        pair, turn = _expand(np.stack([low, high], axis=1))
-        return np.stack([self.of(before[pair], turn), self.of(after[pair], turn)])
+        within, pair = concatenate_ranges(np.maximum(high - low, 0))
+        turn = low[pair] + within
+        return np.stack([self.step_numbers(before[pair], turn), self.step_numbers(after[pair], turn)])
 
-    def needed(self, needs: list[tuple[int, int, int, int, int]]) -> Ints:
-        """Returns the dependences [2, steps] of steps on the latest ones of their sources that they need."""
+    def need_dependences(self, needs: list[tuple[int, int, int, int, int]]) -> Ints:
+        """Returns [2, dependences]: each step of a reader waits for the latest step of its source that it needs."""
         before, after, stride, spread, reach = np.array(needs, np.int64).reshape(-1, 5).T
-        k, turn = _expand(self.span[after])
+        first, stop = self.span[after].T
+        within, k = concatenate_ranges(stop - first)
+        turn = first[k] + within
         reader, source = self.node[after][k], self.node[before][k]
         last_line = np.minimum((turn + 1) * self.lines[reader] // self.rounds[reader], self.lines[reader]) - 1
         read = np.minimum(last_line * stride[k] // spread[k] + reach[k], self.lines[source] - 1)
         latest = np.minimum(read * self.rounds[source] // self.lines[source], self.span[before[k], 1] - 1)
         made = latest >= self.span[before[k], 0]
-        return np.stack([self.of(before[k][made], latest[made]), self.of(after[k][made], turn[made])])
+        return np.stack(
+            [self.step_numbers(before[k][made], latest[made]), self.step_numbers(after[k][made], turn[made])]
+        )

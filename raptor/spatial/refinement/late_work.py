@@ -20,8 +20,11 @@ from raptor.target.arch import Target
 Ints = npt.NDArray[np.int64]
 
 
-def choose_waiting(partition: Partition, arch: Target) -> tuple[tuple[MovedComputes, ...], tuple[Relay, ...]]:
-    """Returns moves and relays for values that wait long, with late work moved if latency x interval is better then."""
+def choose_moves_and_relays(partition: Partition, arch: Target) -> tuple[tuple[MovedComputes, ...], tuple[Relay, ...]]:
+    """Chooses moves of computes, and relays of values that wait long between their maker and a reader.
+
+    Late work is moved, too, if latency x interval of the list schedule is less by `LEAST_GAIN` with it.
+    """
     times = AlapSchedule.from_partition(partition, chip_patience_ns(arch), arch)
     near, relays = _relays_of(partition, times, arch)
     late = _move_late_work(partition, times, arch)
@@ -39,7 +42,7 @@ def choose_waiting(partition: Partition, arch: Target) -> tuple[tuple[MovedCompu
 def _relays_of(
     partition: Partition, times: AlapSchedule, arch: Target
 ) -> tuple[tuple[MovedComputes, ...], tuple[Relay, ...]]:
-    """Returns moves and relays through idle cores; if there are none, relays through cores with other work."""
+    """Chooses relays through idle cores, with their moves; if there are none, relays through cores with other work."""
     near, relays = choose_relays(partition, arch)
     return (near, relays) if near or relays else ((), choose_shared_relays(partition, times, arch))
 
@@ -69,9 +72,10 @@ def _move_late_work(partition: Partition, times: AlapSchedule, arch: Target) -> 
 
 
 def _late_groups(partition: Partition, times: AlapSchedule) -> list[Ints]:
-    """Returns the computes of each core after its longest wait if that is long and all can move, the first ones first.
+    """Returns the late computes of each core: all after its longest wait. Groups are in the order of their starts.
 
-    Transfers are no work here: relays can take over those of values that wait.
+    Cores with a wait no longer than all work of the busiest core, or with a late compute that cannot move, have none.
+    Transfers are no work here: relays can take over the transfers of values that wait.
     """
     cores, free = np.array(partition.cores, np.int64), find_movable(partition)
     at_ns, end_ns = times.at_ns[: len(cores)], times.end_ns[: len(cores)]

@@ -84,7 +84,7 @@ def _search_limits(times: AlapSchedule, arch: Target, *, of_all: bool) -> list[t
 
 
 def compared_cost(partition: Partition, arch: Target) -> float:
-    """Returns latency x interval in ns2 of a partition by the list schedule."""
+    """Schedules a partition by the list schedule and returns its latency x interval in ns2."""
     work = partition_work(partition, arch)
     latency_ns, interval_ns = compare_times(work, chip_patience_ns(arch), BALANCED_OBJECTIVE.patiences)
     return latency_ns * interval_ns

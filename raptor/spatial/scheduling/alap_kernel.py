@@ -1,4 +1,4 @@
-"""Compiled loops of `raptor.spatial.scheduling.alap_schedule`."""
+"""Compiled loops over the steps of a sample for ALAP (as late as possible) schedules."""
 # pyright: reportArgumentType=false, reportReturnType=false
 # pyright takes elements of these arrays for arrays; they are numbers.
 
@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 @bare_kernel
 @interpret_first(us=lambda args: 1.5 * args[0].size, until_us=1e6, by_element=True)
 def delay_steps(start_ns: Floats, next_ns: Floats, work: SampleWork, occupied_ns: Floats, order: Ints) -> None:
-    """Sets the latest start of each step that delays no result, if each core keeps the order.
+    """Moves the start of each step as late as its readers and the next step on its core allow.
 
     start_ns: when the inputs of each step are ready in the forward schedule; updated in place. next_ns: for each core,
     when its next step starts; infinite at first. occupied_ns: see `SampleWork.occupied_ns`.
@@ -41,7 +41,7 @@ def start_beside_operands(
     first_transfer: Ints,
     transfers: Ints,
 ) -> None:
-    """Sets the start of each step if work with an operand of its own core starts as soon as all operands are there.
+    """Moves steps forward that have an operand on their own core: they start when their last operand arrives.
 
     start_ns: starts of a schedule, updated in place. own_ns: when the last operand that a step has on its own core is
     made, -1 at first. ready_ns: when its last operand is made, 0 at first. transfers: the steps that take operands of

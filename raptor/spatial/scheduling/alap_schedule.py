@@ -1,4 +1,4 @@
-"""ALAP times of the steps of a sample, and the occupancy of each core that follows from them."""
+"""ALAP (as late as possible) times of the steps of a sample, and the occupancy of each core that follows from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -124,8 +124,7 @@ def start_where_operands_are(work: "SampleWork", order: Ints, at_ns: Floats) -> 
     """
     from raptor.spatial.scheduling.alap_kernel import start_beside_operands
 
-    count, start_ns = len(work.core), at_ns.copy()
-    maker = np.repeat(np.arange(count), np.diff(work.first_user))
+    count, maker, start_ns = len(work.core), work.makers, at_ns.copy()
     moves = work.peer[maker] >= 0
     taken = GroupedLists.group_by(work.users[moves], maker[moves], count)
     own_ns, ready_ns = np.full(count, -1.0), np.zeros(count)

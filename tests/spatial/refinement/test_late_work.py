@@ -9,7 +9,7 @@ from raptor.mapping.knobs import chip_patience_ns
 from raptor.mapping.scheduling.order_selection import BALANCED_OBJECTIVE, compare_times
 from raptor.spatial.lowering.lower_graph import lower_graph
 from raptor.spatial.placed_graph import Partition
-from raptor.spatial.refinement.late_work import choose_waiting
+from raptor.spatial.refinement.late_work import choose_moves_and_relays
 from raptor.spatial.refinement.move_computes import check_moves, move_computes
 from raptor.spatial.refinement.value_relays import relay_values
 from raptor.spatial.scheduling.alap_schedule import partition_work
@@ -32,7 +32,7 @@ def compared_ns(partition: Partition, arch: Target) -> tuple[float, float]:
 
 def test_norms_of_skips_occupy_no_core_from_the_skip_on():
     before, arch = lowered()
-    near, relays = choose_waiting(before, arch)
+    near, relays = choose_moves_and_relays(before, arch)
     check_moves("near", near, before, arch)
     after = relay_values(move_computes(before, near), relays)
     (latency_ns, interval_ns), (later_ns, shorter_ns) = (compared_ns(each, arch) for each in (before, after))
@@ -42,7 +42,7 @@ def test_norms_of_skips_occupy_no_core_from_the_skip_on():
 
 def test_late_work_of_a_core_stays_together():
     before, arch = lowered()
-    near, _ = choose_waiting(before, arch)
+    near, _ = choose_moves_and_relays(before, arch)
     ways = {(core, move.core) for move in near for core in before.cores[move.first : move.stop]}
     assert len(ways) == len({core for core, _ in ways})
 

@@ -75,7 +75,7 @@ SEARCHES = (
     ("refine", "sink_to_readers"),
     ("refine", "choose_constants"),
     ("refine", "balance_load"),
-    ("refine", "choose_waiting"),
+    ("refine", "choose_moves_and_relays"),
     ("choose_placement", "find_placement"),
     ("choose_order", "choose_step_order"),
 )
