@@ -25,6 +25,7 @@ from raptor.mapping.decide import (
     map,
 )
 from raptor.mapping.decision import Decision
+from raptor.mapping.evaluated_decisions import ComparedDecisions
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import apply_pace, default_pace
 from raptor.mapping.refinement import RefinementError
@@ -102,14 +103,14 @@ PASSES: tuple[Callable[..., object], ...] = (
 class MappedGraph:
     """A graph with all rewrites, and the decision about it. It has every layer of the prepared graph, too.
 
-    `label`: the name of the file that the decision is from in messages; empty for others. `compared`:
-    decisions of which the first replaces `decision`, or a later one whose computes are better.
+    `label`: the name of the file that the decision is from in messages; empty for others. `compared`: decisions of
+    which the one whose computes are best replaces `decision`.
     """
 
     graph: Graph
     decision: Decision
     label: str = ""
-    compared: tuple[Decision, ...] = ()
+    compared: ComparedDecisions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +219,8 @@ def complete(
     and `UserError` as `run_lowering` does.
     """
     driver, known = driver or Driver(), PassResults()
-    if mapped.compared:
-        mapped, known = driver.timed("compare", _best_decision, mapped, arch, aim)
+    if mapped.compared is not None:
+        mapped, known = driver.timed("compare", _best_decision, mapped, mapped.compared, arch, aim)
     done = _complete(mapped, arch, aim, driver, known)
     known = PassResults()
     known.put(spatial.partition, done.partition)
@@ -228,21 +229,24 @@ def complete(
     return Completed(replace(mapped, decision=done.decision), known)
 
 
-def _best_decision(mapped: MappedGraph, arch: Target, aim: OrderObjective) -> tuple[MappedGraph, PassResults]:
+def _best_decision(
+    mapped: MappedGraph, compared: ComparedDecisions, arch: Target, aim: OrderObjective
+) -> tuple[MappedGraph, PassResults]:
     """Returns the graph with the best of several decisions by `aim`, and the results of the passes that complete it.
 
-    The first of these stays unless another one is better. A decision for which the chip is too small loses: dead links
-    may cut its messages at all places.
+    A decision for which the chip is too small loses: dead links may cut its messages at all places.
     """
     quiet = Driver(verified=False)
-    best, best_ns, best_known = replace(mapped, compared=()), None, PassResults()
-    for decision in mapped.compared:
-        known, tried = PassResults(), replace(mapped, decision=decision, compared=())
+    alone, reference_ns = replace(mapped, compared=None), compared.reference_ns
+    best, best_ns, best_known = alone, None, PassResults()
+    for decision in compared.decisions:
+        known, tried = PassResults(), replace(alone, decision=decision)
         try:
             times_ns = _complete(tried, arch, aim, quiet, kept=known).times_ns
         except CapacityError:
             continue
-        if best_ns is None or (times_ns is not None and aim.is_better(times_ns, best_ns)):
+        reference_ns = reference_ns or times_ns
+        if best_ns is None or (times_ns is not None and aim.is_better(times_ns, best_ns, reference_ns)):
             best, best_ns, best_known = tried, times_ns, known
     return best, best_known
 

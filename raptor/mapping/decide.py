@@ -3,7 +3,6 @@
 Each choice is made on the graph as the rewrites before it leave it. A stored decision has made all of them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from raptor.common.errors import UserError
@@ -11,6 +10,7 @@ from raptor.graph.ir import Graph
 from raptor.graph.layers import find_filters
 from raptor.mapping.check_decision import decision_faults
 from raptor.mapping.decision import Decision, LineFlow
+from raptor.mapping.evaluated_decisions import ComparedDecisions
 from raptor.mapping.evaluation.decision_work import decision_work
 from raptor.mapping.evaluation.evaluate import WorkBounds, evaluate
 from raptor.mapping.modes.plan_cache import PlanCache
@@ -55,16 +55,16 @@ class StoredDecision:
 class MappingResult:
     """A decision, with the trials of the search that found it.
 
-    `compared`: decisions to compare when all computes are known; none, or several of which it is one.
+    `compared`: decisions to compare when all computes are known, of which it is one.
     """
 
     decision: Decision
     trials: tuple[SearchTrial, ...] = ()
-    compared: tuple[Decision, ...] = ()
+    compared: ComparedDecisions | None = None
 
     def __str__(self) -> str:
         tried = (f"tried {t.name}: {t.fault or f'{t.figure:.10g}'}\n" for t in self.trials)
-        compared = f"{len(self.compared)} to compare when all computes are known\n" if self.compared else ""
+        compared = f"{len(self.compared.decisions)} to compare when all computes are known\n" if self.compared else ""
         return f"{self.decision}{''.join(tried)}{compared}"
 
 
@@ -156,15 +156,17 @@ def map(graph: Graph, arch: Target, mapper: MappingState, rewrites: RewriteChoic
         if fault is not None:
             raise UserError(f"{label}: {fault}")
         return MappingResult(decision, mapper.source.trials)
-    compared: Sequence[Decision] = ()
+    compared = None
     if mapper.source.search is not None:
-        placed, *compared = mapper.source.search(graph, arch, mapper.cache)
+        placed, compared = mapper.source.search(graph, arch, mapper.cache)
     elif mapper.known_decision is not None and mapper.known_decision[0] is rewrites:
         _, placed = mapper.known_decision
     else:
         placed = mapper.source.place(graph, arch, mapper.cache)
-    chosen, *compared = (_with_rewrites(each, rewrites, mapper.pace) for each in (placed, *compared))
-    return MappingResult(chosen, compared=(*compared,))
+    if compared is not None:
+        decisions = tuple(_with_rewrites(each, rewrites, mapper.pace) for each in compared.decisions)
+        compared = replace(compared, decisions=decisions)
+    return MappingResult(_with_rewrites(placed, rewrites, mapper.pace), compared=compared)
 
 
 def _with_rewrites(placed: Decision, rewrites: RewriteChoice, pace: Pace) -> Decision:

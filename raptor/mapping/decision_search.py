@@ -25,7 +25,7 @@ from raptor.graph.streaming_layout import is_token_layout
 from raptor.mapping.allocation.idle_cores import relieve_core
 from raptor.mapping.allocation.phase_sharing import number_phases
 from raptor.mapping.decision import Decision, LineUnfolding
-from raptor.mapping.evaluated_decisions import EvaluatedDecision, EvaluatedDecisions
+from raptor.mapping.evaluated_decisions import ComparedDecisions, EvaluatedDecision, EvaluatedDecisions
 from raptor.mapping.evaluation.graph_facts import GraphFacts
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs
 from raptor.mapping.modes.line_plans import MOST_LANES
@@ -152,25 +152,26 @@ MOST_REBALANCED_STEPS = 600_000
 """Number of scheduled steps after which no decision with rebalanced cores is evaluated."""
 
 
-def search_rows(graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs) -> tuple[Decision, ...]:
-    """Returns the best decision of `rows` that is found about a graph with all rewrites for streaming.
+def search_rows(
+    graph: Graph, arch: Target, cache: PlanCache, knobs: TuningKnobs
+) -> tuple[Decision, ComparedDecisions | None]:
+    """Returns the best decision of `rows` that is found about a graph with all rewrites for streaming, and others.
 
-    For a graph with few steps, those follow that are worth comparing when all computes are known: the decision of
-    `map_rows`, which stays unless another one is better, the best one, and the next best ones. Several chips, and
-    transformers with many tokens, get the decision of `map_rows` alone. Raises as it does.
+    The others are those of a graph with few steps that are worth comparing when all computes are known. Several chips,
+    and transformers with many tokens, get the decision of `map_rows` alone. Raises as it does.
     """
     mapper = RowMapper(graph, arch, cache)
     chains = bool(knobs.chains) and mapper.stages is not None
     tokens = sum(each.image.elements for each in graph.tensors.values() if is_token_layout(each.image))
     if arch.chips > 1 or (chains and tokens > MOST_TOKEN_ELEMENTS):
-        return (mapper.plan(knobs).decision,)
+        return mapper.plan(knobs).decision, None
     small = count_elements(graph) <= MOST_SMALL_ELEMENTS
     lines = FEW_LINES if small else MOST_LINES if knobs.stages == 1 else STAGED_LINES
     facts = GraphFacts(graph, arch, streams=True)
     with CheckedThreadPool(1) as pool:
         known = EvaluatedDecisions(graph, arch, facts, knobs.latency, lines, pool)
         _Search(mapper, knobs, known, chains).run()
-        return (known.best.decision, *(known.compared() if knobs.stages == 1 else ()))
+        return known.best.decision, known.compared() if knobs.stages == 1 else None
 
 
 @dataclass(slots=True, eq=False)

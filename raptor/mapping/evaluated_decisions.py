@@ -72,6 +72,18 @@ Evaluation = tuple[WorkBounds, Future[EvaluatedDecision] | None]
 """Bounds of a decision, and its times, which a thread finds; none if its interval is too long."""
 
 
+@dataclass(frozen=True, slots=True)
+class ComparedDecisions:
+    """Several decisions to compare when all computes are known.
+
+    decisions: the first stays unless a later one is better. reference_ns: latency and interval in ns; what those of a
+    decision grow beyond them counts twice. None for those of the first decision.
+    """
+
+    decisions: tuple[Decision, ...]
+    reference_ns: tuple[float, float] | None = None
+
+
 @dataclass(slots=True, eq=False)
 class EvaluatedDecisions:
     """The decisions about a graph that a search has evaluated; the first one is the reference of all others.
@@ -104,20 +116,25 @@ class EvaluatedDecisions:
         found = (found.result() for found in self.found[count:])
         return min([first, *found], key=lambda each: self.cost_beside(first, each))
 
-    def compared(self) -> tuple[Decision, ...]:
-        """Returns the first decision, then the best ones, whose computes are worth comparing; none if that is one.
+    def compared(self) -> ComparedDecisions | None:
+        """Returns the first decision and the best ones, if they are near the best one; None if that is alone.
 
-        Without the best one, they have `MOST_COMPARED_STEPS` steps together at most.
+        Without the best one, they have `MOST_COMPARED_STEPS` steps together at most. A first decision that is not near
+        the best one is the reference of the others by its evaluated times.
         """
         first, *others = (found.result() for found in self.found)
-        cost = {id(found): self.cost_beside(first, found) for found in (first, *others)}
-        near = [found for found in others if cost[id(found)] <= WORTH_COMPARING * cost[id(self.best)]]
-        best = self.best
-        others = [found for found in (first, *sorted(near, key=lambda n: cost[id(n)])) if found is not best]
-        fitting = sum(steps <= MOST_COMPARED_STEPS for steps in accumulate(found.steps for found in others))
-        others = others[: min(fitting, MOST_COMPARED)]
-        compared = [best, *others] if best is first else [*others[:1], best, *others[1:]]
-        return tuple(found.decision for found in compared) if others else ()
+        best, cost = self.best, {id(found): self.cost_beside(first, found) for found in (first, *others)}
+        near = [found for found in (first, *others) if cost[id(found)] <= WORTH_COMPARING * cost[id(best)]]
+        near = sorted((found for found in near if found is not best), key=lambda n: (n is not first, cost[id(n)]))
+        fitting = sum(steps <= MOST_COMPARED_STEPS for steps in accumulate(found.steps for found in near))
+        near = near[: min(fitting, MOST_COMPARED)]
+        if not near:
+            return None
+        if first in (best, near[0]):
+            compared = [first, *(found for found in (best, *near) if found is not first)]
+            return ComparedDecisions(tuple(found.decision for found in compared))
+        compared = [best, *near]
+        return ComparedDecisions(tuple(found.decision for found in compared), (first.latency_ns, first.interval_ns))
 
     def cost_beside(self, first: EvaluatedDecision, found: EvaluatedDecision) -> float:
         """Returns the cost of a decision; what its times grow beyond those of the first one counts twice."""

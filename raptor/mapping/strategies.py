@@ -7,6 +7,7 @@ from functools import partial
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.decision_search import search_rows
+from raptor.mapping.evaluated_decisions import ComparedDecisions
 from raptor.mapping.knobs import DEFAULT_KNOBS, TuningKnobs
 from raptor.mapping.modes.plan_cache import PlanCache
 from raptor.mapping.paces import Pace
@@ -21,15 +22,15 @@ class Strategy:
     """A mapping strategy.
 
     `place`: returns the decision about a graph after all rewrites, with a record for each of its layers; raises
-    `CapacityError` if the chip is too small. `search`: returns a better decision by evaluating several, and perhaps
-    several to compare when all computes are known; without a search, that of `place` stays. `streaming`: the graph gets
+    `CapacityError` if the chip is too small. `search`: returns a better decision by evaluating several, and
+    those to compare when all computes are known; without a search, that of `place` stays. `streaming`: the graph gets
     the rewrites for streaming. `pace`: the timing profile for both and for the choices; None for the default of the
     graph and the chip. `fallback`: the strategy for a chip that is too small to stream any layer, for which `place`
     raises `NothingStreamsError`.
     """
 
     place: Callable[[Graph, Target, PlanCache], Decision]
-    search: Callable[[Graph, Target, PlanCache], tuple[Decision, ...]] | None = None
+    search: Callable[[Graph, Target, PlanCache], tuple[Decision, ComparedDecisions | None]] | None = None
     streaming: bool = False
     pace: Pace | None = "own"
     fallback: "Strategy | None" = None

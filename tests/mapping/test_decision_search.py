@@ -17,6 +17,7 @@ from raptor.frontend import load
 from raptor.mapping import decision_search, evaluated_decisions
 from raptor.mapping.decision import Decision
 from raptor.mapping.decision_search import search_rows
+from raptor.mapping.evaluated_decisions import ComparedDecisions
 from raptor.mapping.evaluation.evaluate import evaluate
 from raptor.mapping.knobs import DEFAULT_KNOBS
 from raptor.mapping.modes.plan_cache import PlanCache
@@ -45,10 +46,17 @@ def searched(mapped: MappedGraph, chip: Target) -> Decision:
     return search_rows(mapped.graph, chip, PlanCache(), DEFAULT_KNOBS)[0]
 
 
+def compared(mapped: MappedGraph, chip: Target) -> tuple[Decision, ComparedDecisions]:
+    """The best decision, and those that are worth comparing."""
+    best, others = search_rows(mapped.graph, chip, PlanCache(), DEFAULT_KNOBS)
+    assert others is not None
+    return best, others
+
+
 def simulated(mapped: MappedGraph, decision: Decision, chip: Target) -> ProgramCost:
     layers = {key: record or decision.layers[key] for key, record in mapped.decision.rewrites.layers.items()}
     chosen = replace(decision, layers=layers, pace=mapped.decision.pace)
-    done = complete(replace(mapped, decision=chosen, compared=()), chip, aim=BALANCED_OBJECTIVE)
+    done = complete(replace(mapped, decision=chosen, compared=None), chip, aim=BALANCED_OBJECTIVE)
     lowered = run_lowering(done.mapped, chip, known=done.known)
     return simulate_objective("throughput", lowered.program, generate_code(lowered, PIMSIM_BACKEND), chip)
 
@@ -82,8 +90,8 @@ def test_a_layer_shares_cores_with_the_one_whose_rearranged_result_it_reads(monk
     mapped = first_mapping("nested_patches", chip)
     for factor in (decision_search.LIGHT_PAIR, 1.0):
         monkeypatch.setattr(decision_search, "LIGHT_PAIR", factor)
-        best, *compared = search_rows(mapped.graph, chip, PlanCache(), DEFAULT_KNOBS)
-        done = complete(replace(mapped, decision=best, compared=tuple(compared)), chip, aim=BALANCED_OBJECTIVE)
+        best, compared = search_rows(mapped.graph, chip, PlanCache(), DEFAULT_KNOBS)
+        done = complete(replace(mapped, decision=best, compared=compared), chip, aim=BALANCED_OBJECTIVE)
         times.append(simulated(mapped, done.mapped.decision, chip))
     light, plain = times
     assert light.latency_ns < 0.85 * plain.latency_ns
@@ -121,7 +129,7 @@ def test_decisions_are_compared_by_their_interval_with_stages(monkeypatch: pytes
     bounds = evaluate(mapped.graph, first.decision, chip).bounds
     second = mapper.plan(knobs, next_corrections({}, first, bounds))
     found = [search_rows(mapped.graph, chip, PlanCache(), replace(knobs, stages=n)) for n in (3, 1)]
-    assert found[0] == (second.decision,)
+    assert found[0] == (second.decision, None)
     assert found[1][0] != second.decision
     assert {*most} == {3}
     assert len(most) > 2
@@ -201,22 +209,40 @@ def test_the_best_of_several_decisions_by_their_computes_is_kept() -> None:
     slow, slower = (replace(each, pace=mapped.decision.pace) for each in (slow, slower))
     best = mapped.decision
     for chosen, *others in ((best, slow, slower), (slow, best, slower), (slower, slow, best), (slow,)):
-        done = complete(replace(mapped, decision=slow, compared=(chosen, *others)), chip, aim=BALANCED_OBJECTIVE)
+        done = complete(
+            replace(mapped, decision=slow, compared=ComparedDecisions((chosen, *others))), chip, aim=BALANCED_OBJECTIVE
+        )
         assert {*done.mapped.decision.cores} == {*(best if best in (chosen, *others) else slow).cores}
-        assert done.mapped.compared == ()
+        assert done.mapped.compared is None
 
 
 def test_others_are_the_first_decision_and_those_near_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     chip = bench(64)
-    mapped = first_mapping("squeezenet", chip, image_size=32, width=1)
-    found = search_rows(mapped.graph, chip, PlanCache(), DEFAULT_KNOBS)
-    best, *compared = found
-    assert 2 <= len(compared) <= 1 + evaluated_decisions.MOST_COMPARED
-    assert len({*map(str, compared)}) == len(compared)
-    assert best in compared
-    assert compared[0] == map_rows(mapped.graph, chip, PlanCache())
+    mapped = first_mapping("sequence", chip)
+    best, found = compared(mapped, chip)
+    assert 2 <= len(found.decisions) <= 1 + evaluated_decisions.MOST_COMPARED
+    assert len({*map(str, found.decisions)}) == len(found.decisions)
+    assert best in found.decisions
+    assert (found.decisions[0], found.reference_ns) == (map_rows(mapped.graph, chip, PlanCache()), None)
     monkeypatch.setattr(evaluated_decisions, "MOST_COMPARED_STEPS", 0)
-    assert search_rows(mapped.graph, chip, PlanCache(), DEFAULT_KNOBS) == found[:1]
+    assert search_rows(mapped.graph, chip, PlanCache(), DEFAULT_KNOBS) == (best, None)
+
+
+def test_a_hopeless_first_decision_is_a_reference_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its computes need not be known."""
+    chip = bench(64)
+    mapped = first_mapping("lenet5", chip)
+    first = map_rows(mapped.graph, chip, PlanCache())
+    best, found = compared(mapped, chip)
+    assert found.decisions[0] == best
+    assert first not in found.decisions
+    assert found.reference_ns is not None
+    times = evaluate(mapped.graph, best, chip)
+    worth = evaluated_decisions.WORTH_COMPARING
+    assert np.prod(found.reference_ns) > worth * times.latency_ns * times.interval_ns
+    monkeypatch.setattr(evaluated_decisions, "WORTH_COMPARING", 100.0)
+    _, found = compared(mapped, chip)
+    assert (found.decisions[0], found.reference_ns) == (first, None)
 
 
 def test_growth_of_a_time_counts_twice_if_both_count() -> None:
@@ -227,6 +253,15 @@ def test_growth_of_a_time_counts_twice_if_both_count() -> None:
     assert both.is_better((120.0, 70.0), (100.0, 100.0))
     assert not both.is_better((75.0, 126.0), (100.0, 100.0))
     assert latency.is_better((75.0, 126.0), (100.0, 100.0))
+
+
+def test_growth_counts_beyond_the_times_of_the_reference() -> None:
+    """A decision with a third of the interval is better than one that is 1.5 times as fast, if neither is slower."""
+    both, slow_ns, fast_ns, short_ns = OrderObjective("both"), (400.0, 400.0), (200.0, 200.0), (300.0, 100.0)
+    assert both.is_better(short_ns, fast_ns, slow_ns)
+    assert not both.is_better(fast_ns, short_ns, slow_ns)
+    assert not both.is_better(short_ns, fast_ns)
+    assert not both.is_better(short_ns, fast_ns, fast_ns)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -82,14 +82,25 @@ class OrderObjective:
             case "throughput" | "energy":
                 return interval_ns
 
-    def is_better(self, times_ns: tuple[float, float], than_ns: tuple[float, float]) -> bool:
+    def is_better(
+        self,
+        times_ns: tuple[float, float],
+        than_ns: tuple[float, float],
+        reference_ns: tuple[float, float] | None = None,
+    ) -> bool:
         """Returns True if the cost of a latency and interval is below the cost of others by enough.
 
-        If both count, growth of either by more than `FREE_GROWTH` counts twice.
+        If both count, growth of either beyond `reference_ns` by more than `FREE_GROWTH` counts twice. `reference_ns`:
+        a latency and interval, too; `than_ns` if None.
         """
-        pairs = zip(times_ns, than_ns, strict=True)
+        reference_ns = reference_ns or than_ns
+        return self._cost_beside(reference_ns, times_ns) < WORTH_CHANGING * self._cost_beside(reference_ns, than_ns)
+
+    def _cost_beside(self, reference_ns: tuple[float, float], times_ns: tuple[float, float]) -> float:
+        """Returns the cost; if both times count, what they grow beyond `reference_ns` counts twice."""
+        pairs = zip(times_ns, reference_ns, strict=True)
         growth = prod(max(1.0, new / (FREE_GROWTH * old)) for new, old in pairs) if self.criterion == "both" else 1.0
-        return growth * self.cost(*times_ns) < WORTH_CHANGING * self.cost(*than_ns)
+        return growth * self.cost(*times_ns)
 
 
 class OrderCandidate(NamedTuple):
