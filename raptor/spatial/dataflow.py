@@ -16,9 +16,11 @@ from raptor.common.sorted_sets import sorted_isin, sorted_unique
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.operations import Operation, repetition_pattern, shape_key
 from raptor.spatial.tiles import ConstantTile, Tile
+from raptor.target.arch import Target
 from raptor.target.chip_elements import ElementType
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 
@@ -57,7 +59,8 @@ class Dataflow:
     nodes: the ONNX node of each compute. types: the element types. tile_type, tile_elements: index in `types` and
     number of elements, one entry per tile. op_compute, op_form, op_result: compute, form and result tile, one entry per
     operation, in program order. read_op, read_tile: one entry per tile operand, in order. use_op, use_constant: one
-    entry per constant operand. result_compute, result_tile: one entry per result of a compute.
+    entry per constant operand. result_compute, result_tile: one entry per result of a compute. known_form_ns: memo of
+    `operation_times_ns`; parts of the graph share it.
     """
 
     tiles: tuple[Tile, ...]
@@ -78,6 +81,7 @@ class Dataflow:
     use_constant: Ints
     result_compute: Ints
     result_tile: Ints
+    known_form_ns: dict[Target, Floats] = field(default_factory=dict[Target, Floats])
 
     @classmethod
     def from_computes(cls, computes: Iterable[Compute]) -> "Dataflow":

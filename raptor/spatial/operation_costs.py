@@ -1,14 +1,17 @@
 """Estimated time of each operation on its core, without messages; the list scheduler uses it."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from raptor.graph.ir import Filter
 from raptor.mapping.modes.integer_costs import requantise_ns
 from raptor.spatial.compute_op import BodyOp, Compute
+from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.ir import Copy, TakeRows
 from raptor.spatial.operations import (
@@ -27,6 +30,11 @@ from raptor.spatial.operations import (
 from raptor.spatial.tiles import Tile
 from raptor.target.arch import Target, Widths
 from raptor.target.timing import ISSUE_NS, copy_ns, load_ns, mvmul_ns, pixel_runs_ns, vector_ns
+
+Floats = npt.NDArray[np.float64]
+
+FEW_RUNS = 16
+"""Largest number of runs of a move that are counted one by one: numpy takes longer for so few."""
 
 
 @dataclass(slots=True)
@@ -68,6 +76,17 @@ class CostModel:
         return self.products[key]
 
 
+def operation_times_ns(flow: Dataflow, filters: Mapping[str, Filter], arch: Target) -> Floats:
+    """Returns the estimated time in ns of each operation, in program order, as `CostModel` has them.
+
+    filters: of the graph. The times of forms are kept, because one choice after another asks for them.
+    """
+    if arch not in flow.known_form_ns:
+        costs = CostModel(arch, filters)
+        flow.known_form_ns[arch] = np.array([costs.op_ns(op, compute) for op, compute in flow.forms])
+    return flow.known_form_ns[arch][flow.op_form]
+
+
 def _overlap_ns(op: Overlap[Tile], arch: Target) -> float:
     added = max(int(op.runs[:, 3].sum()) - op.result.elements, 1)
     return vector_ns(arch, added, 2) + len(op.runs) * ISSUE_NS
@@ -106,12 +125,19 @@ def _dot_ns(op: Dot[Tile], arch: Target) -> float:
 
 def _move_ns(op: Move[Tile], arch: Target) -> float:
     """Returns the time of the runs: runs with a stride pass through the vector unit, all others are local copies."""
-    _, _, _, stride, elements = op.runs.T
-    kinds, counts = np.unique(2 * elements + ((stride != 1) & (elements > 1)), return_counts=True)
-    return sum(
-        count * ((vector_ns(arch, kind // 2, 1) if kind % 2 else copy_ns(arch, kind // 2)) + ISSUE_NS)
-        for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True)
-    )
+    if len(op.runs) <= FEW_RUNS:
+        few: list[tuple[int, int]] = op.runs[:, 3:].tolist()
+        found = sorted(Counter(2 * elements + (stride != 1 and elements > 1) for stride, elements in few).items())
+    else:
+        _, _, _, stride, elements = op.runs.T
+        kinds, counts = np.unique(2 * elements + ((stride != 1) & (elements > 1)), return_counts=True)
+        found = zip(kinds.tolist(), counts.tolist(), strict=True)
+    return sum(count * _run_ns(kind, arch) for kind, count in found)
+
+
+def _run_ns(kind: int, arch: Target) -> float:
+    """Returns the time of a run of `kind // 2` elements, with a stride if `kind` is odd."""
+    return (vector_ns(arch, kind // 2, 1) if kind % 2 else copy_ns(arch, kind // 2)) + ISSUE_NS
 
 
 def _gather_ns(op: Gather[Tile], arch: Target) -> float:

@@ -23,7 +23,7 @@ from raptor.mapping.refinement import MovedComputes
 from raptor.mapping.scheduling.order_selection import balanced_cost
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.mesh_placement import usable_cores
-from raptor.spatial.operation_costs import CostModel
+from raptor.spatial.operation_costs import operation_times_ns
 from raptor.spatial.placed_graph import Partition
 from raptor.spatial.refinement.move_computes import find_movable, move_computes, moves_to
 from raptor.spatial.scheduling.alap_schedule import AlapSchedule, partition_work
@@ -50,9 +50,10 @@ def balance_load(partition: Partition, flow: LineFlow, arch: Target) -> tuple[Mo
     if flow.products:
         return ()
     graph, cores = partition.graph, np.array(partition.cores, np.int64)
-    table, costs = graph.dataflow, CostModel(arch, graph.filters)
-    of_form = np.array([costs.op_ns(op, compute) for op, compute in table.forms])
-    work_ns = np.bincount(table.op_compute, of_form[table.op_form], len(cores)).astype(np.float64)
+    table = graph.dataflow
+    work_ns = np.bincount(table.op_compute, operation_times_ns(table, graph.filters, arch), len(cores)).astype(
+        np.float64
+    )
     core_ns = np.bincount(cores, work_ns, len(usable_cores(arch))).astype(np.float64)
     messages_ns = _elements(table, len(cores)) * message_element_ns(arch) + 2 * message_ns(arch, 1)
     is_long = (work_ns >= _LEAST * core_ns.max()) & (work_ns >= messages_ns)

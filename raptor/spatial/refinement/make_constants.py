@@ -28,7 +28,7 @@ from raptor.mapping.modes.produced_constants import (
 from raptor.mapping.refinement import ProducedConstants, RefinementError
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import SpatialGraph
-from raptor.spatial.operation_costs import CostModel
+from raptor.spatial.operation_costs import operation_times_ns
 from raptor.spatial.operations import ApplyLine, Move, Stencil, Vector
 from raptor.spatial.placed_graph import Partition
 from raptor.spatial.repeated_operands import repeated_shape
@@ -170,9 +170,9 @@ def _as_records(uses: ConstantUses, made: Mapping[int, Collection[bytes]]) -> tu
 def _is_worth_asking(partition: Partition, spare: Mapping[int, Mapping[bytes, int]], arch: Target) -> bool:
     """True if loads of `spare` constants take enough of the port to ask whether it binds."""
     loads_ns = sum(loads_at_port_ns(sizes.values(), arch) for sizes in spare.values())
-    flow, costs = partition.graph.dataflow, CostModel(arch, partition.graph.filters)
-    of_form = np.array([costs.op_ns(op, compute) for op, compute in flow.forms])
-    core_ns = np.bincount(np.array(partition.cores)[flow.op_compute], of_form[flow.op_form])
+    flow = partition.graph.dataflow
+    times_ns = operation_times_ns(flow, partition.graph.filters, arch)
+    core_ns = np.bincount(np.array(partition.cores)[flow.op_compute], times_ns)
     return loads_ns > LEAST_AT_PORT * float(core_ns.max())
 
 

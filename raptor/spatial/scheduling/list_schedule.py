@@ -20,7 +20,7 @@ from raptor.mapping.scheduling.order_selection import StepOrder, named_order
 from raptor.mapping.scheduling.sample_stages import StageOrder, StageRules, named_stages
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import Copy, SpatialGraph, TakeRows
-from raptor.spatial.operation_costs import CostModel
+from raptor.spatial.operation_costs import operation_times_ns
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Move
 from raptor.spatial.placed_graph import Fetch, PlacedGraph, Schedule
 from raptor.spatial.repeated_operands import repetition_ns
@@ -91,9 +91,9 @@ class ScheduleProblem:
     Steps are the computes, numbered from 0, then the fetches; `core` and `position` have an entry for each step.
     outputs, output_of: pairs of a tile that is stored in global memory and its output, by number; outputs may share a
     tile. inputs: numbers of the tiles of inputs. pinned: tiles of outputs that have parts which no compute makes.
-    resident: numbers of values that are on their cores before the first step; numbered as by `loads`. is_decoder:
-    whether products read states of the next step. is_single: whether each layer makes one pixel.
-    contents: see `_contents`.
+    resident: numbers of values that are on their cores before the first step; numbered as by `loads`. operation_ns:
+    time of each operation in ns. is_decoder: whether products read states of the next step. is_single: whether each
+    layer makes one pixel. contents: see `_contents`.
     """
 
     arch: Target
@@ -106,7 +106,7 @@ class ScheduleProblem:
     pinned: "Ints"
     inputs: "Ints"
     resident: "Ints"
-    costs: CostModel
+    operation_ns: Floats
     is_decoder: bool
     is_single: bool
     contents: "Ints"
@@ -144,7 +144,7 @@ class ScheduleProblem:
             pinned,
             inputs,
             _resident(graph, needs.flow),
-            CostModel(arch, graph.filters),
+            operation_times_ns(needs.flow, graph.filters, arch),
             is_decoder,
             all(layer.window.out_pixels == 1 for layer in graph.filters.values()),
             _contents(needs.flow),
@@ -348,8 +348,7 @@ class ScheduleProblem:
         """Returns the estimated ns of each step on its core, without transfers."""
         flow, there = self.needs.flow, self.contents.copy()
         there[self.resident] = -1
-        of_form = np.array([self.costs.op_ns(op, compute) for op, compute in flow.forms])
-        work_ns = _summed(flow.op_compute, of_form[flow.op_form], len(self.core))
+        work_ns = _summed(flow.op_compute, self.operation_ns, len(self.core))
         work_ns[: self.computes] += repetition_ns(flow, self.core[: self.computes], there, self.arch)
         return work_ns
 
