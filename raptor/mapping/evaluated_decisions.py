@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from raptor.common.process.thread_pool import CheckedThreadPool
@@ -119,12 +119,15 @@ class EvaluatedDecisions:
     def compared(self) -> ComparedDecisions | None:
         """Returns the first decision and the best ones, if they are near the best one; None if that is alone.
 
-        Without the best one, they have `MOST_COMPARED_STEPS` steps together at most. A first decision that is not near
-        the best one is the reference of the others by its evaluated times.
+        Without the best one, they have `MOST_COMPARED_STEPS` steps together at most. The first one counts as if no core
+        waited, because relays may save it from waiting. If it is not near even so, its evaluated times are the
+        reference of the others.
         """
         first, *others = (found.result() for found in self.found)
-        best, cost = self.best, {id(found): self.cost_beside(first, found) for found in (first, *others)}
-        near = [found for found in (first, *others) if cost[id(found)] <= WORTH_COMPARING * cost[id(best)]]
+        best, cost = self.best, {id(found): self.cost_beside(first, found) for found in others}
+        cost[id(first)] = replace(first, interval_ns=first.bounds.least_interval_ns).cost(self.latency)
+        most = WORTH_COMPARING * self.cost_beside(first, best)
+        near = [found for found in (first, *others) if cost[id(found)] <= most]
         near = sorted((found for found in near if found is not best), key=lambda n: (n is not first, cost[id(n)]))
         fitting = sum(steps <= MOST_COMPARED_STEPS for steps in accumulate(found.steps for found in near))
         near = near[: min(fitting, MOST_COMPARED)]
