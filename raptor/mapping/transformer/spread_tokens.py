@@ -10,11 +10,14 @@ counts, and a layer should not take more cores than it needs, since fewer and wi
 total. The first tokens of each copy should leave an attention early, so its cores take the queries of a copy in turns.
 """
 
+import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from raptor.mapping.decision import DotGrid, LineUnfolding, renumber_record
@@ -52,6 +55,9 @@ SPREAD_WAITING = 1.35
 
 Measured without it on `bench` with 200 cores: ViT-tiny takes 1.4 times as long, BERT-tiny 1.7 times.
 """
+
+ROUNDING = 1e-9
+"""Relative error of sums that are formed in another order, at most."""
 
 _Timed = tuple[float, TokenCut]
 """Time of a layer for a sample in ns, and its cut."""
@@ -102,8 +108,27 @@ class ModelCopies:
         waiting = PARTIAL_SUM_FACTOR if len(cut.ins) > 1 else 1
         return messages + work + waiting * sum(sending) / cut.homes
 
-    def choices(self) -> Iterator["SpreadChoice"]:
-        """Yields choices that fit: with the fastest cut of each layer, and with cuts that need less total core time."""
+    def segments(self, chosen: Mapping[str, _Timed]) -> int:
+        """Returns the number of parts in which a copy passes its tokens from layer to layer (`SEGMENT_NS`)."""
+        tokens = min((-(-layer.tokens // self.copies) for layer, _ in self.layers()), default=1)
+        longest_ns = tokens * max((cut.token_ns for _, cut in chosen.values()), default=0.0)
+        return max(1, min(tokens, int(longest_ns / SEGMENT_NS)))
+
+    def floor_ns(self, chosen: Mapping[str, _Timed]) -> float:
+        """Returns a lower bound of `SpreadChoice.time_ns`, for all places of the cuts, and without the attentions."""
+        segments, total_ns = self.segments(chosen), 0.0
+        for chain in self.stages.chains:
+            ways = [chosen[layer.key] for layer in chain.layers]
+            works_ns = (ns * len(cut.xbars) for ns, cut in ways)
+            busy_ns = max(sum(works_ns) / self.together, *(ns for ns, _ in ways), 0.0)
+            total_ns += busy_ns + (sum(ns for ns, _ in ways) - busy_ns) / segments
+        return SPREAD_WAITING * total_ns * (1 - ROUNDING)
+
+    def choices(self, most_ns: Callable[[], float]) -> Iterator["SpreadChoice"]:
+        """Yields choices that fit: with the fastest cut of each layer, and with cuts that need less total core time.
+
+        Choices that are certain to take at least `most_ns()` are left out.
+        """
         floor_ns = max((min(ns for ns, _ in ways) for ways in self.timed_cuts.values()), default=0.0)
         different = {id(ways): ways for ways in self.timed_cuts.values()}
         before: dict[int, _Timed] = {}
@@ -111,8 +136,10 @@ class ModelCopies:
             least = {number: _least(ways, limit_ns) for number, ways in different.items()}
             if least != before:
                 chosen = {key: least[id(ways)] for key, ways in self.timed_cuts.items()}
-                tried = (SpreadChoice(self, chosen, by_work) for by_work in (True, False))
-                yield from (way for way in tried if way.fits)
+                for by_work in (True, False) if self.floor_ns(chosen) < most_ns() else ():
+                    way = SpreadChoice(self, chosen, by_work)
+                    if way.fits:
+                        yield way
             before = least
 
 
@@ -122,11 +149,10 @@ def _least(ways: Sequence[_Timed], limit_ns: float) -> _Timed:
     return min((way for way in ways if way[0] <= limit_ns), key=lambda way: (way[0] * len(way[1].xbars), way[0]))
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionCores:
-    """The cores of an attention, its time, and the load of the busiest core by it and the chain after it."""
+class AttentionShare(NamedTuple):
+    """The number of cores of an attention, its time, and the load of its busiest core by it and the chain after it."""
 
-    cores: tuple[int, ...]
+    cores: int
     time_ns: float
     busy_ns: float
 
@@ -155,9 +181,7 @@ class SpreadChoice:
             self.works_ns.append([0.0] * self.form.together)
             for layer in chain.layers:
                 self.own[layer.key] = self.place(*self.chosen[layer.key], self.works_ns[-1])
-        tokens = min((-(-layer.tokens // self.form.copies) for layer, _ in self.form.layers()), default=1)
-        longest_ns = tokens * max((cut.token_ns for _, cut in self.chosen.values()), default=0.0)
-        self.segments = max(1, min(tokens, int(longest_ns / SEGMENT_NS)))
+        self.segments = self.form.segments(self.chosen)
 
     def place(self, time_ns: float, cut: TokenCut, works_ns: list[float]) -> tuple[int, ...]:
         """Puts the matrices of a layer on different cores of a copy, the largest on the preferred core (`by_work`).
@@ -165,11 +189,9 @@ class SpreadChoice:
         time_ns: work of a core for the layer. works_ns: work of each core for the chain so far; updated.
         """
 
-        def load(core: int) -> tuple[float, ...]:
-            return (works_ns[core], self.used[core]) if self.by_work else (self.used[core],)
-
-        free = sorted(range(self.form.together), key=load)
-        largest = sorted(range(len(cut.xbars)), key=lambda piece: -cut.xbars[piece])
+        loads = [*zip(works_ns, self.used, strict=True)] if self.by_work else self.used
+        free = sorted(range(self.form.together), key=loads.__getitem__)
+        largest = sorted(range(len(cut.xbars)), key=cut.xbars.__getitem__, reverse=True)
         core_of = dict(zip(largest, free, strict=False))
         for piece, core in core_of.items():
             self.used[core] += cut.xbars[piece]
@@ -198,7 +220,7 @@ class SpreadChoice:
         """
         alone_ns, busy_ns = sum(self.chosen[layer.key][0] for layer in self.form.stages.chains[i].layers), 0.0
         for product in before:
-            helping = self.choose_attention_cores(i, product)
+            helping = self.attention_share(i, product)
             alone_ns, busy_ns = alone_ns + helping.time_ns, max(busy_ns, helping.busy_ns)
         busy_ns = max(busy_ns, *self.works_ns[i])
         return busy_ns + (alone_ns - busy_ns) / self.segments
@@ -207,16 +229,24 @@ class SpreadChoice:
         """Returns the number of cores of a copy that hold results of a chain."""
         return self.chosen[chain.layers[-1].key][1].homes if chain.layers else 1
 
-    def choose_attention_cores(self, i: int, product: AttentionProduct) -> AttentionCores:
-        """Returns the cores for an attention before chain `i`: a number of cores with the least work for the chain."""
+    def attention_share(self, i: int, product: AttentionProduct) -> AttentionShare:
+        """Returns the best share for an attention before chain `i`: all cores with at most some work for the chain."""
         form, homes = self.form, self.homes(self.form.stages.chains[i - 1])
+        loads = Counter(self.works_ns[i])
+        loads = {ns: form.copies * count for ns, count in loads.items()}
+        loads[0.0] = loads.get(0.0, 0) + form.cores - form.copies * form.together
+        most_ns, cores, found = max(loads), 0, list[AttentionShare]()
+        for work_ns, count in sorted((ns, count) for ns, count in loads.items() if count):
+            cores += count
+            time_ns = product.best(cores, form.copies, form.arch, homes)[0]
+            found.append(AttentionShare(cores, time_ns, work_ns + time_ns))
+        return min(found, key=lambda each: max(each.busy_ns, most_ns) * (self.segments - 1) + each.time_ns)
+
+    def attention_cores(self, i: int, product: AttentionProduct) -> tuple[int, ...]:
+        """Returns the cores for an attention before chain `i`: those with the least work for the chain."""
+        form = self.form
         works_ns = [*self.works_ns[i] * form.copies, *[0.0] * (form.cores - form.copies * form.together)]
-        least, found = sorted(range(form.cores), key=works_ns.__getitem__), list[AttentionCores]()
-        for work_ns, same in groupby(range(form.cores), key=lambda n: works_ns[least[n]]):
-            count = max(same) + 1
-            time_ns = product.best(count, form.copies, form.arch, homes)[0]
-            found.append(AttentionCores(tuple(least[:count]), time_ns, work_ns + time_ns))
-        return min(found, key=lambda each: max(each.busy_ns, *works_ns) * (self.segments - 1) + each.time_ns)
+        return tuple(sorted(range(form.cores), key=works_ns.__getitem__)[: self.attention_share(i, product).cores])
 
     def choice(self, knobs: TuningKnobs) -> TokenCores:
         """Returns the records of all layers and products, with the estimates."""
@@ -225,7 +255,7 @@ class SpreadChoice:
         choice.layers |= {layer.key: self.record(layer, knobs.step_ns) for layer, _ in form.layers()}
         for i, behind in enumerate(form.stages.products):
             for each in behind:
-                cores, homes = self.choose_attention_cores(i + 1, each).cores, self.homes(form.stages.chains[i])
+                cores, homes = self.attention_cores(i + 1, each), self.homes(form.stages.chains[i])
                 record = each.record(cores, form.copies, form.arch, homes=homes)
                 stepped = cut_query_steps(record, each, form.arch, knobs.step_ns)
                 choice.products[each.key] = deal_queries(stepped, form.copies) if self.segments > 1 else stepped
@@ -324,10 +354,12 @@ def _spread_group(
     after = stages.products[last] if last < len(stages.products) else ()
     tokens = max((chain.tokens for chain in group.chains), default=0)
     best: tuple[float, SpreadChoice] | None = None
-    for way in (
-        way for share in _shares(cores, tokens) for way in ModelCopies(group, arch, cores, *share, after).choices()
-    ):
-        if best is None or way.floor_ns < best[0]:
-            time_ns = way.time_ns
-            best = (time_ns, way) if best is None or time_ns < best[0] else best
+
+    def most_ns() -> float:
+        return math.inf if best is None else best[0]
+
+    for share in _shares(cores, tokens):
+        for way in ModelCopies(group, arch, cores, *share, after).choices(most_ns):
+            if way.floor_ns < most_ns() and (time_ns := way.time_ns) < most_ns():
+                best = time_ns, way
     return best
