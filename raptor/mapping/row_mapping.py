@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from operator import itemgetter
 
 from raptor.common.errors import RaptorError
 from raptor.graph.ir import Graph, Move, Node
@@ -58,7 +57,7 @@ from raptor.mapping.modes.spread_moves import NO_SPREAD_MOVES, MoveWork, SpreadM
 from raptor.mapping.modes.step_replication import find_one_line_tensors, slow_plans
 from raptor.mapping.multichip.chip_stages import LineDecision, map_to_chips
 from raptor.mapping.transformer.cache_cores import place_decoder
-from raptor.mapping.transformer.token_choice import choose_token_cores
+from raptor.mapping.transformer.token_choice import choose_division
 from raptor.mapping.transformer.token_cores import TokenCores, TokenStages
 from raptor.mapping.transformer.token_stages import count_epilogue_constants, find_stages
 from raptor.target.arch import Target
@@ -70,10 +69,6 @@ ATTENTION_PATIENCE = 0.4
 Scheduled by default on `bench` with 200 cores, latency x interval relative to a factor of 1: ViT-tiny 0.96, BERT-tiny
 0.98. BERT-base on 144 cores: 0.92.
 """
-
-MOST_FAILED_GROWTHS = 3
-"""Number of times that the slowest layer beside a transformer gets more cores without an improvement."""
-
 
 _Placed = tuple[dict[str, UnitRecord], dict[str, PlacedPlan]]
 """Layers that do not stream and products, and a plan with cores for each layer by line and each input."""
@@ -334,28 +329,13 @@ def _product_times(
 def _beside_tokens(task: _MappingTask, stages: TokenStages) -> tuple[_Placed, TokenCores] | None:
     """Returns what is beside chains and attentions, and the cores of these; None if the chip is too small.
 
-    The slowest of the other layers gets more cores as long as that lowers interval x latency; its time counts in both.
+    See `choose_division`.
     """
     arch, knobs = task.arch, task.knobs
     plans = {key: found for key, found in task.plans.items() if key not in _loaded_tokens(task)}
-    division: CoreDivision | None = _fewest_cores(task, plans, task.layers.keys() | stages.keys)
-    tried: list[tuple[float, CoreDivision, TokenCores]] = []
-    while division is not None:
-        layer_ns = {key: option.core_ns for option in division.chosen_options for key in option.plans}
-        slowest_ns = division.slowest_ns
-        choice = choose_token_cores(stages, arch, arch.usable_cores - division.cores, knobs, layer_ns)
-        if choice is None:
-            break
-        cost = max(choice.interval_ns, slowest_ns) * (choice.latency_ns + slowest_ns) ** knobs.latency
-        tried.append((cost, division, choice))
-        costs = [cost for cost, *_ in tried]
-        if slowest_ns < choice.interval_ns and min(costs) not in costs[-MOST_FAILED_GROWTHS:]:
-            break
-        division = division.with_faster_unit()
-    if not tried:
-        return None
-    _, division, choice = min(tried, key=itemgetter(0))
-    return division.placed(), choice
+    division = _fewest_cores(task, plans, task.layers.keys() | stages.keys)
+    found = choose_division(stages, division, arch, knobs)
+    return None if found is None else (found[0].placed(), found[1])
 
 
 def _loaded_tokens(task: _MappingTask) -> set[str]:

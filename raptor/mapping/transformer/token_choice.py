@@ -1,7 +1,10 @@
 """Chooses how a transformer uses the cores: in groups, apart for each chain and attention, or all for everything."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 
+from raptor.mapping.allocation.core_division import CoreDivision
 from raptor.mapping.knobs import TuningKnobs
 from raptor.mapping.transformer.spread_tokens import spread_groups
 from raptor.mapping.transformer.token_cores import TokenCores, TokenStages, group_stages, separate_stages
@@ -12,6 +15,68 @@ GROUPED, APART, SPREAD = 2, 3, 4
 
 MOST_SPREAD_GROUPS = 4
 """Largest number of groups for which `spread` is tried; with more groups, the other choices have better intervals."""
+
+
+MOST_FAILURES = 2
+"""Number of divisions in a row without an improvement after which chains get no fewer cores."""
+
+
+def choose_division(
+    stages: TokenStages, division: CoreDivision, arch: Target, knobs: TuningKnobs
+) -> tuple[CoreDivision, TokenCores] | None:
+    """Returns the division for what is beside chains and attentions, and the cores of these; None if none fits.
+
+    division: with the fewest cores. Its slowest unit gets more and more of them; the best number is searched. The time
+    of the slowest unit counts in latency and interval.
+    """
+    divisions = [*_growing(division, arch.usable_cores)]
+    if not divisions:
+        return None
+
+    @cache
+    def choice(number: int) -> TokenCores | None:
+        options = divisions[number].chosen_options
+        layer_ns = {key: option.core_ns for option in options for key in option.plans}
+        return choose_token_cores(stages, arch, arch.usable_cores - divisions[number].cores, knobs, layer_ns)
+
+    def cost(number: int) -> float:
+        slowest_ns, found = divisions[number].slowest_ns, choice(number)
+        if found is None:
+            return math.inf
+        return max(found.interval_ns, slowest_ns) * (found.latency_ns + slowest_ns) ** knobs.latency
+
+    def is_slower(number: int) -> bool:
+        found = choice(number)
+        return found is None or divisions[number].slowest_ns < found.interval_ns
+
+    best = find_least(len(divisions), cost, is_slower)
+    found = choice(best)
+    return None if found is None else (divisions[best], found)
+
+
+def _growing(division: CoreDivision, cores: int) -> Iterator[CoreDivision]:
+    """Yields divisions of fewer than `cores` cores: `division`, then with more and more cores of the slowest unit."""
+    found: CoreDivision | None = division
+    while found is not None and found.cores < cores:
+        yield found
+        found = found.with_faster_unit()
+
+
+def find_least(count: int, cost: Callable[[int], float], is_past: Callable[[int], bool]) -> int:
+    """Returns a number from 0 to `count - 1` with a small cost: of 0, 1, 2, 4, 8, ..., then between the best ones.
+
+    It has the least cost if costs first fall, then rise. `is_past`: whether no larger number is tried if this one and
+    some before it were not better (`MOST_FAILURES`).
+    """
+    best, failures, number = 0, 0, 1
+    while number < count and not (failures >= MOST_FAILURES and is_past(number // 2)):
+        best, failures = (number, 0) if cost(number) < cost(best) else (best, failures + 1)
+        number *= 2
+    stride = best // 2
+    while stride:
+        best = min((each for each in (best, best - stride, best + stride) if each < count), key=cost)
+        stride //= 2
+    return best
 
 
 def choose_token_cores(

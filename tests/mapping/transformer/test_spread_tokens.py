@@ -311,7 +311,7 @@ def test_the_work_of_a_block_belongs_to_its_layers(stages: TokenStages):
 
 
 def spreads(stages: TokenStages, chip: Target, share: tuple[int, int]) -> list[SpreadChoice]:
-    return list(ModelCopies(stages, chip, CHIP["cores"], *share).choices())
+    return list(ModelCopies(stages, chip, CHIP["cores"], *share).choices(lambda: math.inf))
 
 
 def test_wide_products_take_less_of_all_cores(compiled: Passes, stages: TokenStages):
@@ -324,7 +324,7 @@ def test_an_attention_is_on_the_cores_that_work_least(compiled: Passes, stages: 
     together = 13
     for found in spreads(stages, compiled.arch, (3, together)):
         for i, (product,) in enumerate(stages.products):
-            helping = set(found.choose_attention_cores(i + 1, product).cores)
+            helping = set(found.attention_cores(i + 1, product))
             works_ns = [*found.works_ns[i + 1] * 3, 0.0]
             assert len(works_ns) == CHIP["cores"] == 3 * together + 1
             others = set(range(len(works_ns))) - helping
