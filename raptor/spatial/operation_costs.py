@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from raptor.graph.ir import Filter
 from raptor.mapping.modes.integer_costs import requantise_ns
+from raptor.mapping.modes.packed_runs import runs_ns
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.ir import Copy, TakeRows
@@ -104,16 +103,6 @@ def _dot_ns(op: Dot[Tile], arch: Target) -> float:
     return op.result.elements * (vector_ns(arch, op.left.channels, 2) + ISSUE_NS)
 
 
-def _move_ns(op: Move[Tile], arch: Target) -> float:
-    """Returns the time of the runs: runs with a stride pass through the vector unit, all others are local copies."""
-    _, _, _, stride, elements = op.runs.T
-    kinds, counts = np.unique(2 * elements + ((stride != 1) & (elements > 1)), return_counts=True)
-    return sum(
-        count * ((vector_ns(arch, kind // 2, 1) if kind % 2 else copy_ns(arch, kind // 2)) + ISSUE_NS)
-        for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True)
-    )
-
-
 def _gather_ns(op: Gather[Tile], arch: Target) -> float:
     """Returns the time of the pieces: one copy if piece, source and result have equal channels, else one per pixel."""
     total = 0.0
@@ -135,7 +124,7 @@ COST_FUNCTIONS: Mapping[type[BodyOp], Callable[[Any, Target], float]] = {
     Dot: _dot_ns,
     Gather: _gather_ns,
     Lookup: _at_once_ns,
-    Move: _move_ns,
+    Move: lambda op, arch: runs_ns(op.runs, arch),
     Overlap: _overlap_ns,
     Pool: _pool_ns,
     RequantiseAtOnce: _at_once_ns,
