@@ -34,7 +34,7 @@ def test_costs_that_only_rise_are_soon_left() -> None:
 
 
 def test_costs_that_rise_before_they_fall_are_seen_through() -> None:
-    """As long as a larger number makes the slowest of the other layers faster, it is tried."""
+    """A larger number is tried as long as it makes the slowest of the other layers faster."""
     costs = [5.0, 6.0, 7.0, 8.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0]
     assert search(costs, past=10)[0] == 9
     assert search(costs, past=1)[0] == 0
