@@ -1,6 +1,5 @@
 """Estimated time of each operation on its core, without messages; the list scheduler uses it."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Filter
 from raptor.mapping.modes.integer_costs import requantise_ns
+from raptor.mapping.modes.packed_runs import runs_ns
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
@@ -32,9 +32,6 @@ from raptor.target.arch import Target, Widths
 from raptor.target.timing import ISSUE_NS, copy_ns, load_ns, mvmul_ns, pixel_runs_ns, vector_ns
 
 Floats = npt.NDArray[np.float64]
-
-FEW_RUNS = 16
-"""Largest number of runs of a move that are counted one by one: numpy takes longer for so few."""
 
 
 @dataclass(slots=True)
@@ -123,23 +120,6 @@ def _dot_ns(op: Dot[Tile], arch: Target) -> float:
     return op.result.elements * (vector_ns(arch, op.left.channels, 2) + ISSUE_NS)
 
 
-def _move_ns(op: Move[Tile], arch: Target) -> float:
-    """Returns the time of the runs: runs with a stride pass through the vector unit, all others are local copies."""
-    if len(op.runs) <= FEW_RUNS:
-        few: list[tuple[int, int]] = op.runs[:, 3:].tolist()
-        found = sorted(Counter(2 * elements + (stride != 1 and elements > 1) for stride, elements in few).items())
-    else:
-        _, _, _, stride, elements = op.runs.T
-        kinds, counts = np.unique(2 * elements + ((stride != 1) & (elements > 1)), return_counts=True)
-        found = zip(kinds.tolist(), counts.tolist(), strict=True)
-    return sum(count * _run_ns(kind, arch) for kind, count in found)
-
-
-def _run_ns(kind: int, arch: Target) -> float:
-    """Returns the time of a run of `kind // 2` elements, with a stride if `kind` is odd."""
-    return (vector_ns(arch, kind // 2, 1) if kind % 2 else copy_ns(arch, kind // 2)) + ISSUE_NS
-
-
 def _gather_ns(op: Gather[Tile], arch: Target) -> float:
     """Returns the time of the pieces: one copy if piece, source and result have equal channels, else one per pixel."""
     total = 0.0
@@ -161,7 +141,7 @@ COST_FUNCTIONS: Mapping[type[BodyOp], Callable[[Any, Target], float]] = {
     Dot: _dot_ns,
     Gather: _gather_ns,
     Lookup: _at_once_ns,
-    Move: _move_ns,
+    Move: lambda op, arch: runs_ns(op.runs, arch),
     Overlap: _overlap_ns,
     Pool: _pool_ns,
     RequantiseAtOnce: _at_once_ns,

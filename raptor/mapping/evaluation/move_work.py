@@ -17,6 +17,7 @@ from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.evaluation.whole_work import cut_lines
 from raptor.mapping.modes.line_readers import find_line_reader
 from raptor.mapping.modes.line_streaming import Range, cut_channels
+from raptor.mapping.modes.packed_runs import pack_runs
 from raptor.target.timing import ISSUE_NS, copy_ns, vector_ns
 
 Ints = npt.NDArray[np.int64]
@@ -61,6 +62,8 @@ def _origins(walk: WorkWalk, node: Node, wanted: Ints) -> MoveRegion:
             begins.append(OperandBegin(name, int(inside[0]), int(wanted[inside[0]]) - first))
         first += size
     runs = find_runs(where, offset)
+    packed = pack_runs(runs, walk.chip(node.output))
+    runs = runs if packed is None else np.concatenate([packed.packing, packed.unpacking])
     kinds, counts = np.unique(np.stack([runs[:, 4], (runs[:, 3] != 1) & (runs[:, 4] > 1)]), axis=1, return_counts=True)
     copies = tuple((n, bool(s), c) for n, s, c in zip(*kinds.tolist(), counts.tolist(), strict=True))
     return MoveRegion(tuple(lines), copies, tuple(begins))

@@ -30,6 +30,7 @@ from raptor.graph.ir import (
 from raptor.graph.layers import filter_key
 from raptor.graph.run_encoding import find_runs
 from raptor.mapping.decision import Decision, KernelUnfolding, LineFlow
+from raptor.mapping.modes.packed_runs import pack_runs
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import ProductUse, TakeRows, TensorPart, TensorParts, ViewUse
 from raptor.spatial.lowering.integer_lowering import MakeTileOp
@@ -116,8 +117,12 @@ class TileLowering:
                 self.lower_constant(node, operator)
 
     def emit(self, compute: Compute, core: int | None = None, position: float = 1.0) -> None:
-        """Appends a compute; all computes pass through here. core: None for the default, `core_for`."""
+        """Appends a compute; all computes pass through here. core: None for the default, `core_for`.
+
+        A move from many tiles packs them first if this is faster.
+        """
         core = self.core_for(compute) if core is None else core
+        compute = pack_sources(compute, self.arch)
         self.residency.add(compute, core)
         self.computes.append(PlacedCompute(compute, core, position))
 
@@ -389,6 +394,21 @@ class TileLowering:
         for compute, core in layer.computes():
             self.emit(compute, core)
         self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
+
+
+def pack_sources(compute: Compute, arch: Target) -> Compute:
+    """Returns a compute whose moves pack their sources into one tile first where that is faster (`pack_runs`)."""
+    if not any(isinstance(op, MoveTile) for op in compute.body):
+        return compute
+    body: list[BodyOp] = []
+    for op in compute.body:
+        packed = pack_runs(op.runs, arch.with_element(op.result.element)) if isinstance(op, MoveTile) else None
+        if packed is None or not isinstance(op, MoveTile):
+            body.append(op)
+            continue
+        tile = Tile(f"{op.result.name}.packed", 1, 1, packed.elements, op.result.element)
+        body += [MoveTile(tile, op.sources, packed.packing), MoveTile(op.result, (tile,), packed.unpacking)]
+    return structs.replace(compute, body=tuple(body))
 
 
 def embedding_table(name: str, operator: Take, region: TensorRegion, element: ElementType) -> ConstantTile:
