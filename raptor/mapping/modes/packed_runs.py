@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.index_ranges import concatenate_ranges
 from raptor.graph.run_encoding import find_runs
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, copy_ns, vector_ns
@@ -85,6 +86,5 @@ def _used_spans(runs: Ints) -> tuple[Ints, Ints]:
 def _read_packed(runs: Ints, moved: Ints) -> Ints:
     """Returns runs that read the packed tile. moved: by how far the elements of each source lie later there."""
     _, source, first, stride, elements = runs[np.argsort(runs[:, 0], kind="stable")].T
-    within = np.arange(elements.sum()) - np.repeat(np.cumsum(elements) - elements, elements)
-    offset = np.repeat(first + moved[source], elements) + np.repeat(stride, elements) * within
-    return find_runs(np.repeat(np.minimum(source, 0), elements), offset)
+    within, i = concatenate_ranges(elements)
+    return find_runs(np.minimum(source, 0)[i], (first + moved[source])[i] + stride[i] * within)

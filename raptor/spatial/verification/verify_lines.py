@@ -4,11 +4,12 @@ A product is an input pixel times a kernel position, for the input channels of a
 tables of `ApplyLine`, `Overlap` and `Copy` alone, independently of how the decision cuts lines into blocks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from raptor.common.errors import VerifyError
 from raptor.common.index_ranges import concatenate_ranges
@@ -20,6 +21,7 @@ from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy, SpatialGraph, TensorParts
 from raptor.spatial.operations import ApplyLine, Move, Overlap
 from raptor.spatial.tiles import Tile
+from raptor.spatial.verification.copy_sources import CopySources
 from raptor.spatial.verification.pixel_origins import (
     NOWHERE,
     PixelOrigins,
@@ -35,12 +37,15 @@ Bools = npt.NDArray[np.bool_]
 Range = tuple[int, int]
 
 
-def verify_lines(graph: SpatialGraph) -> None:
-    """Checks all layers with line unfolding. Raises `VerifyError` with the ONNX node and the wrong additions."""
+def verify_lines(graph: SpatialGraph, relayed: CopySources) -> None:
+    """Checks all layers with line unfolding. Raises `VerifyError` with the ONNX node and the wrong additions.
+
+    relayed: all copies of the graph.
+    """
     layers: dict[str, list[Compute]] = {}
     flow = graph.dataflow
-    for i in flow.computes_with_class(ApplyLine, Overlap):
-        layers.setdefault(graph.computes[i].layer, []).append(graph.computes[i])
+    for compute in _without_relays(graph, flow.computes_with_class(ApplyLine, Overlap), relayed):
+        layers.setdefault(compute.layer, []).append(compute)
     dense = {
         key for key, computes in layers.items() if any(isinstance(m, Matrix) for c in computes for m in c.matrices)
     }
@@ -63,6 +68,20 @@ def verify_lines(graph: SpatialGraph) -> None:
             raise VerifyError(
                 f"spatial: {computes[i].node}: {computes[i].results[0]} is part of no result of the layer"
             )
+
+
+def _without_relays(graph: SpatialGraph, numbers: list[int], relayed: CopySources) -> Iterator[Compute]:
+    """Yields some computes in which sums add the products and partial sums themselves, in place of relayed copies."""
+    made = {op.result for i in numbers for op in graph.computes[i].body if isinstance(op, ApplyLine | Overlap)}
+    firsts: list[int] = np.searchsorted(graph.dataflow.op_compute, numbers).tolist()
+    for number, first in zip(numbers, firsts, strict=True):
+        compute = graph.computes[number]
+        body = list(compute.body)
+        for k, op in enumerate(body):
+            if isinstance(op, Overlap) and any(tile.name in relayed.filling for tile in op.sources):
+                sources = [relayed.source(tile, made, first + k) or tile for tile in op.sources]
+                body[k] = structs.replace(op, sources=tuple(sources))
+        yield structs.replace(compute, body=tuple(body))
 
 
 def _computes_of_step(tensor: TensorParts, makers: Mapping[str, tuple[int, BodyOp]]) -> list[int]:

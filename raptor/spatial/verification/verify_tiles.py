@@ -47,7 +47,7 @@ def verify_spatial(graph: SpatialGraph, arch: Target) -> None:
     _check_reductions(graph, by_line, copies)
     _check_sources(graph, copies)
     verify_types(graph)
-    verify_lines(graph)
+    verify_lines(graph, copies)
     verify_dense(graph)
     verify_lookups(graph, copies)
     verify_constants(graph)
