@@ -695,6 +695,52 @@ def state_space(b: BlockBuilder, steps: int, width: int, states: int) -> str:
     return dense(b, b.op("Transpose", b.op("Concat", *found, axis=2), perm=[0, 2, 1]), width, width)
 
 
+def attending_decoder(b: BlockBuilder, length: int, width: int, steps: int) -> str:
+    """A sequence read in two directions, then a loop whose steps score all of it by a small network: unrolled.
+
+    Each step adds its query to the keys of the sequence, averages the sequence by the scores, and updates its state.
+    """
+    memory = recurrent(b, b.input("x", length, 1, width), "GRU", width, width, 2)
+    memory = b.op("Transpose", memory, perm=[1, 0, 2])
+    keys, both = dense(b, memory, 2 * width, width), 2 * width
+    asks, scores = b.weights(width, width), b.weights(width, 1)
+    weights = {gate: (b.weights(both, width), b.weights(width, width)) for gate in ("Sigmoid", "Tanh")}
+    state = b.op("Tanh", b.linear(b.op("ReduceMean", memory, axes=[1], keepdims=0), both, width))
+    found = list[str]()
+    for _ in range(steps):
+        query = b.op("Unsqueeze", b.op("MatMul", state, asks), b.ints(1))
+        score = b.op("MatMul", b.op("Tanh", b.op("Add", keys, query)), scores)
+        share = b.op("Transpose", b.op("Softmax", score, axis=1), perm=[0, 2, 1])
+        read = b.op("Reshape", b.op("MatMul", share, memory), b.ints(1, both))
+        kept, new = (
+            b.op(gate, b.op("Add", b.op("MatMul", read, given), b.op("MatMul", state, own)))
+            for gate, (given, own) in weights.items()
+        )
+        state = b.op("Add", new, b.op("Mul", kept, b.op("Sub", state, new)))
+        found.append(dense(b, state, width, 32))
+    return b.op("Concat", *found, axis=0)
+
+
+def attending_sequences(b: BlockBuilder, length: int, steps: int, width: int) -> str:
+    """A recurrent layer that goes on where one over another sequence ends, and reads its steps by their products."""
+    memory, first = recurrent_states(b, b.input("x", length, 1, width), width)
+    asked, _ = recurrent_states(b, b.input("y", steps, 1, width), width, first)
+    memory, asked = (b.op("Transpose", x, perm=[1, 0, 2]) for x in (memory, asked))
+    share = b.op("Softmax", b.op("MatMul", asked, b.op("Transpose", memory, perm=[0, 2, 1])), axis=2)
+    read = b.op("Tanh", b.op("MatMul", share, memory))
+    return dense(b, b.op("Concat", read, asked, axis=2), 2 * width, width)
+
+
+def recurrent_states(b: BlockBuilder, x: str, width: int, first: str = "") -> tuple[str, str]:
+    """Adds a GRU over [steps, batch, width]. Returns its states, [steps, batch, width], and the last one.
+
+    first: the state before the first step; zeros without one.
+    """
+    weights = (b.weights(1, 3 * width, width) for _ in range(2))
+    states, last = b.ops(2, "GRU", x, *weights, b.weights(1, 6 * width), "", first, hidden_size=width)
+    return b.op("Squeeze", states, b.ints(1)), last
+
+
 # One source with many readers -----------------------------------------------------------------------------------------
 
 
@@ -912,6 +958,8 @@ KINDS: Mapping[str, Mapping[str, Build]] = {
         "dual_path": partial(dual_path, frames=24, bands=32, width=24),
         "unrolled_loop": partial(unrolled_loop, steps=20, width=64),
         "state_space": partial(state_space, steps=16, width=64, states=8),
+        "attending_decoder": partial(attending_decoder, length=20, width=32, steps=6),
+        "attending_sequences": partial(attending_sequences, length=16, steps=8, width=32),
     },
     "many readers": {
         "characters_8": partial(characters, length=21, kernels=(1, 2, 3, 4, 5, 6, 8, 12)),

@@ -123,12 +123,12 @@ def _moving_blocks(partition: Partition, times: AlapSchedule, limit_ns: float) -
     at_ns, end_ns = times.at_ns[: len(cores)], times.end_ns[: len(cores)]
     order = np.lexsort((at_ns, cores))
     for own in np.split(order, np.flatnonzero(np.diff(cores[order])) + 1):
-        blocks = [own[slice(*block)] for block in _cut_blocks(at_ns[own], end_ns[own], limit_ns)]
+        blocks = [own[slice(*block)] for block in cut_blocks(at_ns[own], end_ns[own], limit_ns)]
         moving = [block for block in blocks if free[block].all()]
         yield from moving[len(moving) == len(blocks) :]
 
 
-def _cut_blocks(at_ns: Floats, end_ns: Floats, limit_ns: float) -> Iterator[tuple[int, int]]:
+def cut_blocks(at_ns: Floats, end_ns: Floats, limit_ns: float) -> Iterator[tuple[int, int]]:
     """Yields the ranges of blocks of computes, which are in the order of their starts: each takes at most `limit_ns`.
 
     A block ends at the last of the long waits within the limit. A compute that takes longer is a block.

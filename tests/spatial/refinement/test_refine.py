@@ -46,9 +46,10 @@ CASES: dict[str, Case] = {
     "sunk": (gated(), FEW),
     "constants": (ATTENTION, ROOMY),
     "balanced": (detector(), {"cores": 200}),
-    "relays": (both_ways("RNN"), {"xbar": 16, "xbars_per_core": 12, "cores": 100}),
+    "near": (both_ways("RNN"), {"xbar": 16, "xbars_per_core": 12, "cores": 100}),
+    "relays": (deep(), IDLE),
 }
-"""For each field of a refinement, a model and a chip with records in it. (`near` has some only with `relays`.)"""
+"""For each field of a refinement, a model and a chip with records in it."""
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -291,7 +292,7 @@ def test_a_changed_refinement_is_refused_or_right(name: str, seeds: range, tmp_p
 @pytest.mark.parametrize("fields", [("refinement",), ("placement",), ("refinement", "placement")])
 def test_what_a_file_lacks_is_decided_anew(fields: tuple[str, ...], tmp_path: Path):
     """All else that the file has stays, such as the order."""
-    model, chip = CASES["relays"]
+    model, chip = CASES["near"]
     path = tmp_path / "m.json"
     first = raptor.compile(model, mapping="rows", emit_mapping=path, **chip)
     stored = json.loads(path.read_bytes())

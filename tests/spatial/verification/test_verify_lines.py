@@ -9,10 +9,12 @@ from onnx import ModelProto
 
 from raptor.common.errors import VerifyError
 from raptor.mapping.modes.line_unfolding import LineMatrix
+from raptor.mapping.refinement import Relay, RelayedTile
 from raptor.spatial import SpatialGraph, verify_spatial
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import Copy
 from raptor.spatial.operations import ApplyLine, Move, Overlap
+from raptor.spatial.refinement.value_relays import relay_values
 from tests.pipeline import Passes, chip, conv_model, passes
 from tests.recurrent_models import recurrent
 from tests.tiny_models import make_model, node, random
@@ -146,6 +148,29 @@ def test_a_partial_sum_that_is_added_twice_or_not(compiled: dict[str, Passes]):
     refused(changed(graph, Overlap, lambda op: replace(op, sources=both), at), message)
     refused(changed(graph, Overlap, lambda op: replace(op, runs=op.runs[:-1]), at), message)
     refused(changed(graph, Overlap, lambda op: replace(op, runs=plus(op.runs, 0, 3, -1)), at), message)
+
+
+def relayed_sums(found: Passes) -> SpatialGraph:
+    """Returns the graph in which a free core passes on a partial sum to the core that adds it."""
+    partition = found.partition
+    assert 59 not in partition.cores
+    made = {op.result.name for c in partition.graph.computes for op in c.body if isinstance(op, Overlap)}
+    read = ((i, tile.name) for i, c in enumerate(partition.graph.computes) for tile in c.inputs if tile.name in made)
+    reader, tile = next((i, name) for i, name in read if partition.graph.computes[i].layer)
+    return relay_values(partition, (Relay((59,), (RelayedTile(tile, reader),)),)).graph
+
+
+def test_a_partial_sum_that_is_relayed(compiled: dict[str, Passes]):
+    """Sums add what relays hold; a relay that holds something else is refused."""
+    graph = relayed_sums(compiled["deep"])
+    verify_spatial(graph, compiled["deep"].arch)
+    copies = [(i, op) for i, c in enumerate(graph.computes) for op in c.body if isinstance(op, Copy)]
+    i, op = next((i, op) for i, op in copies if ".kept" in op.source.name)
+    half = op.elements // 2
+    swapped = replace(op, elements=half, at=half), replace(op, elements=half, first=op.first + half)
+    computes = list(graph.computes)
+    computes[i] = replace(computes[i], body=swapped)
+    refused(replace(graph, computes=tuple(computes)), r"conv: %y.* does not add %y.*kept.* whole and once")
 
 
 @pytest.mark.parametrize("column", [0, 2])
