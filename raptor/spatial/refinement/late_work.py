@@ -98,7 +98,7 @@ def _move_blocks(partition: Partition, times: AlapSchedule, limit_ns: float, arc
     """
     cores = np.array(partition.cores, np.int64)
     at_ns, end_ns = times.at_ns[: len(cores)], times.end_ns[: len(cores)]
-    blocks = sorted(_moving_blocks(partition, times, limit_ns), key=lambda block: float(at_ns[block[0]]))
+    blocks = sorted(moving_blocks(partition, times, limit_ns), key=lambda block: float(at_ns[block[0]]))
     stays = np.ones(len(cores), np.bool_)
     stays[[i for block in blocks for i in block]] = False
     ends_ns = np.concatenate([at_ns[stays], end_ns[stays]])
@@ -114,7 +114,7 @@ def _move_blocks(partition: Partition, times: AlapSchedule, limit_ns: float, arc
     return moves_to(cores, partition)
 
 
-def _moving_blocks(partition: Partition, times: AlapSchedule, limit_ns: float) -> Iterator[Ints]:
+def moving_blocks(partition: Partition, times: AlapSchedule, limit_ns: float) -> Iterator[Ints]:
     """Yields the blocks of computes that leave their cores: those that can, but the first one if all of a core can.
 
     Transfers are no work here: relays can take over the transfers of values that wait.

@@ -16,7 +16,7 @@ from raptor.spatial.refinement import late_work
 from raptor.spatial.refinement.late_work import choose_moves_and_relays
 from raptor.spatial.refinement.move_computes import check_moves, move_computes
 from raptor.spatial.refinement.value_relays import relay_values
-from raptor.spatial.scheduling.alap_schedule import partition_work
+from raptor.spatial.scheduling.alap_schedule import AlapSchedule, partition_work
 from raptor.target.arch import Target
 from tests.pipeline import passes
 
@@ -64,15 +64,15 @@ def test_blocks_end_at_the_last_long_wait(limit_ns: float, blocks: list[tuple[in
     assert found == (blocks or ([(i, i + 1) for i in range(6)] if limit_ns < 1 else [(0, 6)]))
 
 
-def test_computes_with_matrices_stay():
-    """Where a core has such computes, all blocks without may leave; else the first one stays."""
-    before, arch = lowered("skipped_norms")
-    near, _ = choose_moves_and_relays(before, arch)
-    moved = [i for move in near for i in range(move.first, move.stop)]
+@pytest.mark.parametrize("limit_ns", [2000, 8000, 20000])
+def test_computes_with_matrices_stay(limit_ns: float):
+    """Every core keeps a block, also if all of its computes could leave."""
+    before, arch = lowered("attending_decoder")
+    times = AlapSchedule.from_partition(before, chip_patience_ns(arch), arch)
+    moved = {int(i) for block in late_work.moving_blocks(before, times, limit_ns) for i in block}
     assert moved
     assert not any(before.graph.computes[i].matrices for i in moved)
-    left = {core for i, core in enumerate(before.cores) if i not in {*moved}}
-    assert left == {*before.cores}
+    assert {core for i, core in enumerate(before.cores) if i not in moved} == {*before.cores}
 
 
 @pytest.mark.parametrize("name", ["skipped_norms", "attending_decoder"])
