@@ -37,8 +37,9 @@ LAYERS = 24
 
 @pytest.fixture(scope="module", autouse=True)
 def without_shared_relays() -> Iterator[None]:
-    """No value passes through cores with other work, as where that does not pay: test_shared_relays.py."""
+    """No value passes through cores with other work, and no block of work moves, as where that does not pay."""
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LATE_WORK, "_move_late_work", lambda *_: ())
         patched.setattr(LATE_WORK, "choose_shared_relays", lambda *_: ())
         yield
 
