@@ -267,7 +267,7 @@ class RowMapper:
             if n in parts and n in read and n not in fed
         }
         return loads | {
-            name: list(gather_plans(nodes, graph, arch, parts[name], self.epilogues))
+            name: list(gather_plans(nodes, graph, arch, parts[name], self.epilogues, self.cache.gathers))
             for name, nodes in self.gathers.items()
         }
 

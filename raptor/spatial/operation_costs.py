@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Filter
 from raptor.mapping.modes.integer_costs import requantise_ns
-from raptor.mapping.modes.packed_runs import runs_ns
+from raptor.mapping.packed_runs import runs_ns
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce

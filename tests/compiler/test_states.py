@@ -159,7 +159,7 @@ def test_a_row_that_nothing_reads_is_held(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["gru", "cache"])
 def test_an_explanation_tells_what_states_on_the_chip_gain(name: str, tmp_path: Path):
-    """The step with states on the chip is near the bounds that the program without them tells; its mapping differs."""
+    """The step with states on the chip is near what the program without them tells, or shorter: its mapping differs."""
     proto, pairs = MODELS[name]
     alone = raptor.compile(proto, cores=12, xbar=16)
     told = [line for line in explain(alone.save(tmp_path / "alone")).advice if "can stay on the chip" in line]
@@ -167,7 +167,6 @@ def test_an_explanation_tells_what_states_on_the_chip_gain(name: str, tmp_path: 
     least_us, latency_us = (float(text) for text in re.findall(r"([\d.]+) us", told[0]))
     kept = raptor.compile(proto, cores=12, xbar=16, states=pairs)
     step_ns = kept.simulate(mode="throughput").interval_ns or 0.0
-    assert 1e3 * least_us <= 1.06 * step_ns
-    assert step_ns < 1e3 * latency_us
-    assert f"shorter by {1 - least_us / latency_us:.0%} at most" in told[0]
+    assert step_ns < min(1.5 * least_us, latency_us) * 1e3
+    assert f"which is {latency_us / least_us:.1f} times as long" in told[0]
     assert not [line for line in explain(kept.save(tmp_path / "kept")).advice if "can stay on the chip" in line]

@@ -40,8 +40,8 @@ def advise_memory(
     if states := _unkept_states(graph):
         yield (
             f"{states} can stay on the chip: {spell_option('states')} auto. A step then waits for the step before only "
-            f"where it needs it, and takes {time_text(least_ns)} at least. Through the host it waits for the whole "
-            f"latency, {time_text(latency_ns)}, so it may become shorter by {1 - least_ns / latency_ns:.0%} at most."
+            f"where it needs it: this mapping would allow a step each {time_text(least_ns)}. Through the host it waits "
+            f"for the whole latency, {time_text(latency_ns)}, which is {latency_ns / least_ns:.1f} times as long."
         )
 
 

@@ -17,7 +17,7 @@ from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.evaluation.whole_work import cut_lines
 from raptor.mapping.modes.line_readers import find_line_reader
 from raptor.mapping.modes.line_streaming import Range, cut_channels
-from raptor.mapping.modes.packed_runs import pack_runs
+from raptor.mapping.packed_runs import pack_runs
 from raptor.target.timing import ISSUE_NS, copy_ns, vector_ns
 
 Ints = npt.NDArray[np.int64]

@@ -8,6 +8,7 @@ their lines is sent.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from raptor.common.union_find import DisjointSets
@@ -42,34 +43,7 @@ def group_gathers(graph: Graph, gathers: Mapping[str, Node]) -> dict[str, tuple[
     return {nodes[0].output: tuple(nodes) for nodes in found.values()}
 
 
-def gather_plans(
-    nodes: Sequence[Node], graph: Graph, arch: Target, parts: ChannelRanges, after: Mapping[str, Epilogue]
-) -> Iterator[LayerPlan]:
-    """Yields plans to put together lines, some columns on each core.
-
-    A core loads all that its columns need of each line of an input at once, if it is dense, and copies it in runs. For
-    a lookup, it loads a row of the table for each pixel. `nodes`: a group of `group_gathers`. `parts`: channel ranges
-    of the results. `after`: epilogues, by name of the result.
-    """
-    image = graph.tensors[nodes[0].output].image
-    widths, readers = [high - low for low, high in parts], estimate_input_readers(arch)
-    message = message_ns(arch, -(-image.width * image.channels // readers)) + MESSAGE_OVERHEAD_NS
-    moves = [
-        _Lookup(image) if isinstance(node.operator, Take) else _GatheredMove.from_node(node, graph) for node in nodes
-    ]
-    for cols in split_evenly(image.width, arch.usable_cores):
-        times = [[move.times_ns(own, arch) for own in cols] for move in moves]
-        busiest_ns = max(sum(each.core_ns for each in of_core) for of_core in zip(*times, strict=True))
-        port_ns = sum(each.port_ns for of_move in times for each in of_move)
-        source_ns = sum(each.source_ns for of_move in times for each in of_move)
-        sent_ns = image.rows * (readers / len(cols) + 1) * message
-        after_ns = sum(after.get(node.output, NO_EPILOGUE).core_ns(1 / len(cols), 1, widths) for node in nodes)
-        grid = LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1)
-        work_ns = max(busiest_ns + sent_ns, source_ns) + after_ns
-        yield LayerPlan(grid, 0, work_ns, port_ns=port_ns, behind_ns=after_ns)
-
-
-class _GatherTimes(NamedTuple):
+class GatherTimes(NamedTuple):
     """Times in ns that the columns of one core take for a sample.
 
     core_ns: work of this core. port_ns: time for which its loads of model inputs keep the port of global memory busy.
@@ -81,17 +55,61 @@ class _GatherTimes(NamedTuple):
     source_ns: float = 0.0
 
 
+KnownTimes = dict[tuple[Graph, Node, Range], GatherTimes]
+"""Times of some columns of a move of a graph. The largest chip of a search asks for most of them, others for some."""
+
+
+def gather_plans(
+    nodes: Sequence[Node],
+    graph: Graph,
+    arch: Target,
+    parts: ChannelRanges,
+    after: Mapping[str, Epilogue],
+    known: KnownTimes,
+) -> Iterator[LayerPlan]:
+    """Yields plans to put together lines, some columns on each core.
+
+    A core loads all that its columns need of each line of an input at once, if it is dense, and copies it in runs. For
+    a lookup, it loads a row of the table for each pixel. `nodes`: a group of `group_gathers`. `parts`: channel ranges
+    of the results. `after`: epilogues, by name of the result. `known`: memo of times.
+    """
+    image = graph.tensors[nodes[0].output].image
+    widths, readers = [high - low for low, high in parts], estimate_input_readers(arch)
+    message = message_ns(arch, -(-image.width * image.channels // readers)) + MESSAGE_OVERHEAD_NS
+
+    @cache
+    def move(node: Node) -> "_Lookup | _GatheredMove":
+        return _Lookup(image) if isinstance(node.operator, Take) else _GatheredMove.from_node(node, graph)
+
+    def times_ns(node: Node, own: Range) -> GatherTimes:
+        key = graph, node, own
+        if key not in known:
+            known[key] = move(node).times_ns(own, arch)
+        return known[key]
+
+    for cols in split_evenly(image.width, arch.usable_cores):
+        times = [[times_ns(node, own) for own in cols] for node in nodes]
+        busiest_ns = max(sum(each.core_ns for each in of_core) for of_core in zip(*times, strict=True))
+        port_ns = sum(each.port_ns for of_move in times for each in of_move)
+        source_ns = sum(each.source_ns for of_move in times for each in of_move)
+        sent_ns = image.rows * (readers / len(cols) + 1) * message
+        after_ns = sum(after.get(node.output, NO_EPILOGUE).core_ns(1 / len(cols), 1, widths) for node in nodes)
+        grid = LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1)
+        work_ns = max(busiest_ns + sent_ns, source_ns) + after_ns
+        yield LayerPlan(grid, 0, work_ns, port_ns=port_ns, behind_ns=after_ns)
+
+
 @dataclass(frozen=True, slots=True)
 class _Lookup:
     """An embedding lookup. image: of its result."""
 
     image: Image
 
-    def times_ns(self, cols: Range, arch: Target) -> _GatherTimes:
+    def times_ns(self, cols: Range, arch: Target) -> GatherTimes:
         """Returns the times that the lookup of some columns takes."""
         pixels, channels = self.image.rows * (cols[1] - cols[0]), self.image.channels
         port_ns = pixels * global_port_ns(arch, channels)
-        return _GatherTimes(pixels * (load_ns(arch, channels) + 4 * ISSUE_NS), port_ns)
+        return GatherTimes(pixels * (load_ns(arch, channels) + 4 * ISSUE_NS), port_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +134,13 @@ class _GatheredMove:
         computed = not {*graph.inputs}.issuperset(node.inputs)
         return cls(sources, places, given, computed, takes_short_runs(graph, node))
 
-    def times_ns(self, cols: Range, arch: Target) -> _GatherTimes:
+    def times_ns(self, cols: Range, arch: Target) -> GatherTimes:
         """Returns the times that some columns of the result take."""
         read = self.places.columns_read(cols)
         sizes = [(high - low) * self.given[t].channels for (t, _), (low, high) in read.items()]
         copy_ns = copy_lines_ns(self.sources[:, slice(*cols)].reshape(len(self.sources), -1), arch)
         if self.computed:
             brought_ns = sum(message_ns(arch, size) for size in sizes)
-            return _GatherTimes(copy_ns + brought_ns, source_ns=brought_ns)
+            return GatherTimes(copy_ns + brought_ns, source_ns=brought_ns)
         port_ns = 0.0 if self.passed else sum(global_port_ns(arch, size) for size in sizes)
-        return _GatherTimes(copy_ns + sum(load_ns(arch, size) for size in sizes), port_ns)
+        return GatherTimes(copy_ns + sum(load_ns(arch, size) for size in sizes), port_ns)

@@ -9,6 +9,7 @@ from raptor.graph.layers import filter_key, find_layer_nodes, layer_target
 from raptor.graph.zero_weights import has_weights
 from raptor.mapping.knobs import TuningKnobs
 from raptor.mapping.modes.epilogue_cost import NO_EPILOGUE, Epilogue, find_epilogues
+from raptor.mapping.modes.gather_plans import KnownTimes
 from raptor.mapping.modes.line_plans import cut_into_lanes, enumerate_plans
 from raptor.mapping.modes.line_streaming import ChannelRanges, can_stream_layer, line_channel_ranges, output_ranges
 from raptor.mapping.modes.plan_choice import LayerPlan, pareto_front
@@ -20,10 +21,11 @@ class PlanCache:
     """Memo of plans of layers on one kind of core: parts of a graph, on few or many cores, have most of them in common.
 
     `plans`: plans of layers; the keys hold everything that they depend on, but for the largest number of column
-    segments, which is beside them.
+    segments, which is beside them. `gathers`: times of moves (`gather_plans`).
     """
 
     plans: dict[object, tuple[int, list[LayerPlan]]] = field(default_factory=dict[object, tuple[int, list[LayerPlan]]])
+    gathers: KnownTimes = field(default_factory=KnownTimes)
 
     def layer_plans(
         self, operator: Filter, parts: ChannelRanges, arch: Target, after: Epilogue, step_ns: float

@@ -30,7 +30,7 @@ from raptor.graph.ir import (
 from raptor.graph.layers import filter_key
 from raptor.graph.run_encoding import find_runs
 from raptor.mapping.decision import Decision, KernelUnfolding, LineFlow
-from raptor.mapping.modes.packed_runs import pack_runs
+from raptor.mapping.packed_runs import pack_runs
 from raptor.spatial.compute_op import BodyOp, Compute
 from raptor.spatial.ir import ProductUse, TakeRows, TensorPart, TensorParts, ViewUse
 from raptor.spatial.lowering.integer_lowering import MakeTileOp

@@ -56,7 +56,7 @@ def test_a_core_of_a_group_has_the_copies_of_all():
     parts = line_channel_ranges(graph, arch)
     pair = max(group_gathers(graph, find_gathers(graph, parts)).values(), key=len)
     assert {node.output for node in pair} == {"ii", "jj"}
-    two, one = (pareto_front(gather_plans(nodes, graph, arch, parts["ii"], {})) for nodes in (pair, pair[:1]))
+    two, one = (pareto_front(gather_plans(nodes, graph, arch, parts["ii"], {}, {})) for nodes in (pair, pair[:1]))
     assert two[0].cores == one[0].cores == 1
     assert 1.8 < two[0].core_ns / one[0].core_ns < 2.1
     assert two[-1].cores > 20

@@ -63,7 +63,7 @@ def test_a_state_goes_to_the_cores_of_each_step():
 
 
 def interval_ns(program: raptor.Program) -> float:
-    found = program.simulate(mode="throughput", samples=4).interval_ns
+    found = program.simulate(mode="throughput", samples=12).interval_ns
     assert found is not None
     return found
 

@@ -10,7 +10,7 @@ import pytest
 import raptor
 from benchmarks.programs.slow_models import build_model
 from raptor.graph.run_encoding import find_runs
-from raptor.mapping.modes.packed_runs import pack_runs, runs_ns
+from raptor.mapping.packed_runs import pack_runs, runs_ns
 from raptor.spatial.operations import Move
 from tests.pipeline import chip, count_ops, passes
 
