@@ -10,10 +10,9 @@ counts, and a layer should not take more cores than it needs, since fewer and wi
 total. The first tokens of each copy should leave an attention early, so its cores take the queries of a copy in turns.
 """
 
-import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -55,9 +54,6 @@ SPREAD_WAITING = 1.35
 
 Measured without it on `bench` with 200 cores: ViT-tiny takes 1.4 times as long, BERT-tiny 1.7 times.
 """
-
-ROUNDING = 1e-9
-"""Relative error of sums that are formed in another order, at most."""
 
 _Timed = tuple[float, TokenCut]
 """Time of a layer for a sample in ns, and its cut."""
@@ -108,27 +104,8 @@ class ModelCopies:
         waiting = PARTIAL_SUM_FACTOR if len(cut.ins) > 1 else 1
         return messages + work + waiting * sum(sending) / cut.homes
 
-    def segments(self, chosen: Mapping[str, _Timed]) -> int:
-        """Returns the number of parts in which a copy passes its tokens from layer to layer (`SEGMENT_NS`)."""
-        tokens = min((-(-layer.tokens // self.copies) for layer, _ in self.layers()), default=1)
-        longest_ns = tokens * max((cut.token_ns for _, cut in chosen.values()), default=0.0)
-        return max(1, min(tokens, int(longest_ns / SEGMENT_NS)))
-
-    def floor_ns(self, chosen: Mapping[str, _Timed]) -> float:
-        """Returns a lower bound of `SpreadChoice.time_ns`, for all places of the cuts, and without the attentions."""
-        segments, total_ns = self.segments(chosen), 0.0
-        for chain in self.stages.chains:
-            ways = [chosen[layer.key] for layer in chain.layers]
-            works_ns = (ns * len(cut.xbars) for ns, cut in ways)
-            busy_ns = max(sum(works_ns) / self.together, *(ns for ns, _ in ways), 0.0)
-            total_ns += busy_ns + (sum(ns for ns, _ in ways) - busy_ns) / segments
-        return SPREAD_WAITING * total_ns * (1 - ROUNDING)
-
-    def choices(self, most_ns: Callable[[], float]) -> Iterator["SpreadChoice"]:
-        """Yields choices that fit: with the fastest cut of each layer, and with cuts that need less total core time.
-
-        Choices that are certain to take at least `most_ns()` are left out.
-        """
+    def choices(self) -> Iterator["SpreadChoice"]:
+        """Yields choices that fit: with the fastest cut of each layer, and with cuts that need less total core time."""
         floor_ns = max((min(ns for ns, _ in ways) for ways in self.timed_cuts.values()), default=0.0)
         different = {id(ways): ways for ways in self.timed_cuts.values()}
         before: dict[int, _Timed] = {}
@@ -136,10 +113,8 @@ class ModelCopies:
             least = {number: _least(ways, limit_ns) for number, ways in different.items()}
             if least != before:
                 chosen = {key: least[id(ways)] for key, ways in self.timed_cuts.items()}
-                for by_work in (True, False) if self.floor_ns(chosen) < most_ns() else ():
-                    way = SpreadChoice(self, chosen, by_work)
-                    if way.fits:
-                        yield way
+                tried = (SpreadChoice(self, chosen, by_work) for by_work in (True, False))
+                yield from (way for way in tried if way.fits)
             before = least
 
 
@@ -181,7 +156,9 @@ class SpreadChoice:
             self.works_ns.append([0.0] * self.form.together)
             for layer in chain.layers:
                 self.own[layer.key] = self.place(*self.chosen[layer.key], self.works_ns[-1])
-        self.segments = self.form.segments(self.chosen)
+        tokens = min((-(-layer.tokens // self.form.copies) for layer, _ in self.form.layers()), default=1)
+        longest_ns = tokens * max((cut.token_ns for _, cut in self.chosen.values()), default=0.0)
+        self.segments = max(1, min(tokens, int(longest_ns / SEGMENT_NS)))
 
     def place(self, time_ns: float, cut: TokenCut, works_ns: list[float]) -> tuple[int, ...]:
         """Puts the matrices of a layer on different cores of a copy, the largest on the preferred core (`by_work`).
@@ -230,7 +207,10 @@ class SpreadChoice:
         return self.chosen[chain.layers[-1].key][1].homes if chain.layers else 1
 
     def attention_share(self, i: int, product: AttentionProduct) -> AttentionShare:
-        """Returns the best share for an attention before chain `i`: all cores with at most some work for the chain."""
+        """Chooses how many cores compute an attention before chain `i`.
+
+        Cores with the least work for the chain come first; cores with equal work all take part, or none of them.
+        """
         form, homes = self.form, self.homes(self.form.stages.chains[i - 1])
         loads = Counter(self.works_ns[i])
         loads = {ns: form.copies * count for ns, count in loads.items()}
@@ -243,7 +223,7 @@ class SpreadChoice:
         return min(found, key=lambda each: max(each.busy_ns, most_ns) * (self.segments - 1) + each.time_ns)
 
     def attention_cores(self, i: int, product: AttentionProduct) -> tuple[int, ...]:
-        """Returns the cores for an attention before chain `i`: those with the least work for the chain."""
+        """Returns the cores that compute an attention before chain `i` (`attention_share`)."""
         form = self.form
         works_ns = [*self.works_ns[i] * form.copies, *[0.0] * (form.cores - form.copies * form.together)]
         return tuple(sorted(range(form.cores), key=works_ns.__getitem__)[: self.attention_share(i, product).cores])
@@ -354,12 +334,10 @@ def _spread_group(
     after = stages.products[last] if last < len(stages.products) else ()
     tokens = max((chain.tokens for chain in group.chains), default=0)
     best: tuple[float, SpreadChoice] | None = None
-
-    def most_ns() -> float:
-        return math.inf if best is None else best[0]
-
-    for share in _shares(cores, tokens):
-        for way in ModelCopies(group, arch, cores, *share, after).choices(most_ns):
-            if way.floor_ns < most_ns() and (time_ns := way.time_ns) < most_ns():
-                best = time_ns, way
+    for way in (
+        way for share in _shares(cores, tokens) for way in ModelCopies(group, arch, cores, *share, after).choices()
+    ):
+        if best is None or way.floor_ns < best[0]:
+            time_ns = way.time_ns
+            best = (time_ns, way) if best is None or time_ns < best[0] else best
     return best

@@ -51,9 +51,8 @@ def balance_load(partition: Partition, flow: LineFlow, arch: Target) -> tuple[Mo
         return ()
     graph, cores = partition.graph, np.array(partition.cores, np.int64)
     table = graph.dataflow
-    work_ns = np.bincount(table.op_compute, operation_times_ns(table, graph.filters, arch), len(cores)).astype(
-        np.float64
-    )
+    times_ns = operation_times_ns(table, graph.filters, arch)
+    work_ns = np.bincount(table.op_compute, times_ns, len(cores)).astype(np.float64)
     core_ns = np.bincount(cores, work_ns, len(usable_cores(arch))).astype(np.float64)
     messages_ns = _elements(table, len(cores)) * message_element_ns(arch) + 2 * message_ns(arch, 1)
     is_long = (work_ns >= _LEAST * core_ns.max()) & (work_ns >= messages_ns)

@@ -311,7 +311,7 @@ def test_the_work_of_a_block_belongs_to_its_layers(stages: TokenStages):
 
 
 def spreads(stages: TokenStages, chip: Target, share: tuple[int, int]) -> list[SpreadChoice]:
-    return list(ModelCopies(stages, chip, CHIP["cores"], *share).choices(lambda: math.inf))
+    return list(ModelCopies(stages, chip, CHIP["cores"], *share).choices())
 
 
 def test_wide_products_take_less_of_all_cores(compiled: Passes, stages: TokenStages):
