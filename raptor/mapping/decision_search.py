@@ -171,7 +171,7 @@ def search_rows(
     with CheckedThreadPool(1) as pool:
         known = EvaluatedDecisions(graph, arch, facts, knobs.latency, lines, pool)
         _Search(mapper, knobs, known, chains).run()
-        return known.best.decision, known.compared() if knobs.stages == 1 else None
+        return known.best.decision, known.find_compared() if knobs.stages == 1 else None
 
 
 @dataclass(slots=True, eq=False)

@@ -74,10 +74,10 @@ Evaluation = tuple[WorkBounds, Future[EvaluatedDecision] | None]
 
 @dataclass(frozen=True, slots=True)
 class ComparedDecisions:
-    """Several decisions to compare when all computes are known.
+    """Several decisions for one graph; each is lowered to its computes, and the best one by the list schedule is kept.
 
-    decisions: the first stays unless a later one is better. reference_ns: latency and interval in ns; what those of a
-    decision grow beyond them counts twice. None for those of the first decision.
+    decisions: the first stays unless a later one is better. reference_ns: latency and interval in ns. If the latency or
+    the interval of a decision is longer, the excess counts twice. None: the times of the first decision.
     """
 
     decisions: tuple[Decision, ...]
@@ -116,8 +116,8 @@ class EvaluatedDecisions:
         found = (found.result() for found in self.found[count:])
         return min([first, *found], key=lambda each: self.cost_beside(first, each))
 
-    def compared(self) -> ComparedDecisions | None:
-        """Returns the first decision and the best ones, if they are near the best one; None if that is alone.
+    def find_compared(self) -> ComparedDecisions | None:
+        """Returns the first decision and the best ones, if they are near the best one; None if no other one is near.
 
         Without the best one, they have `MOST_COMPARED_STEPS` steps together at most. The first one counts as if no core
         waited, because relays may save it from waiting. If it is not near even so, its evaluated times are the
@@ -133,11 +133,9 @@ class EvaluatedDecisions:
         near = near[: min(fitting, MOST_COMPARED)]
         if not near:
             return None
-        if first in (best, near[0]):
-            compared = [first, *(found for found in (best, *near) if found is not first)]
-            return ComparedDecisions(tuple(found.decision for found in compared))
-        compared = [best, *near]
-        return ComparedDecisions(tuple(found.decision for found in compared), (first.latency_ns, first.interval_ns))
+        compared = sorted((best, *near), key=lambda found: found is not first)
+        reference_ns = None if compared[0] is first else (first.latency_ns, first.interval_ns)
+        return ComparedDecisions(tuple(found.decision for found in compared), reference_ns)
 
     def cost_beside(self, first: EvaluatedDecision, found: EvaluatedDecision) -> float:
         """Returns the cost of a decision; what its times grow beyond those of the first one counts twice."""

@@ -21,38 +21,48 @@ Ints = npt.NDArray[np.int64]
 PACKING_GAIN = 2
 """Factor by which the time of the copies must fall for elements to be packed, because it takes memory, too."""
 
-
 FEW_RUNS = 16
 """Largest number of runs of a move that are counted one by one: numpy takes longer for so few."""
 
+RunCounts = tuple[tuple[int, bool, int], ...]
+"""(length, whether it has a stride, number of such runs) of each kind of run, in ascending order."""
+
 
 class PackedRuns(NamedTuple):
-    """Runs (see `find_runs`) that pack the spans of all sources, and runs from there. elements: of the packed tile."""
+    """Runs (see `find_runs`) that pack the spans of all sources into one tile, and runs that read this tile instead.
+
+    elements: number of elements of the packed tile.
+    """
 
     packing: Ints
     unpacking: Ints
     elements: int
 
 
-def runs_ns(runs: Ints, arch: Target) -> float:
-    """Returns the time in ns of runs: those with a stride pass through the vector unit, all others are local copies."""
+def count_runs(runs: Ints) -> RunCounts:
+    """Counts the runs of a rearrangement (see `find_runs`) by length and by whether they have a stride."""
     if len(runs) <= FEW_RUNS:
         few: list[tuple[int, int]] = runs[:, 3:].tolist()
-        found = sorted(Counter(2 * elements + (stride != 1 and elements > 1) for stride, elements in few).items())
+        found = sorted(Counter(2 * length + (stride != 1 and length > 1) for stride, length in few).items())
     else:
-        _, _, _, stride, elements = runs.T
-        kinds, counts = np.unique(2 * elements + ((stride != 1) & (elements > 1)), return_counts=True)
+        stride, length = runs[:, 3:].T
+        kinds, counts = np.unique(2 * length + ((stride != 1) & (length > 1)), return_counts=True)
         found = zip(kinds.tolist(), counts.tolist(), strict=True)
-    return sum(count * _run_ns(kind, arch) for kind, count in found)
+    return tuple((kind // 2, bool(kind % 2), count) for kind, count in found)
 
 
-def _run_ns(kind: int, arch: Target) -> float:
-    """Returns the time in ns of a run of `kind // 2` elements, with a stride if `kind` is odd."""
-    return (vector_ns(arch, kind // 2, 1) if kind % 2 else copy_ns(arch, kind // 2)) + ISSUE_NS
+def run_ns(length: int, strided: bool, arch: Target) -> float:
+    """Returns the time in ns of a run: with a stride it passes through the vector unit, else it is a local copy."""
+    return (vector_ns(arch, length, 1) if strided else copy_ns(arch, length)) + ISSUE_NS
+
+
+def runs_ns(runs: Ints, arch: Target) -> float:
+    """Returns the time in ns of all runs of a rearrangement (see `find_runs`) on one core."""
+    return sum(count * run_ns(length, strided, arch) for length, strided, count in count_runs(runs))
 
 
 def pack_runs(runs: Ints, arch: Target) -> PackedRuns | None:
-    """Returns other runs for the same elements, through a packed tile; None if that is not much faster.
+    """Returns runs that move the same elements through a packed tile; None if they are not much faster than `runs`.
 
     The packed tile is no longer than the result. It has the used span of each source, in the order of first use.
     """

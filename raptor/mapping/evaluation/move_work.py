@@ -17,8 +17,7 @@ from raptor.mapping.evaluation.walk import WorkWalk
 from raptor.mapping.evaluation.whole_work import cut_lines
 from raptor.mapping.modes.line_readers import find_line_reader
 from raptor.mapping.modes.line_streaming import Range, cut_channels
-from raptor.mapping.packed_runs import pack_runs
-from raptor.target.timing import ISSUE_NS, copy_ns, vector_ns
+from raptor.mapping.packed_runs import count_runs, pack_runs, run_ns
 
 Ints = npt.NDArray[np.int64]
 
@@ -64,9 +63,7 @@ def _origins(walk: WorkWalk, node: Node, wanted: Ints) -> MoveRegion:
     runs = find_runs(where, offset)
     packed = pack_runs(runs, walk.chip(node.output))
     runs = runs if packed is None else np.concatenate([packed.packing, packed.unpacking])
-    kinds, counts = np.unique(np.stack([runs[:, 4], (runs[:, 3] != 1) & (runs[:, 4] > 1)]), axis=1, return_counts=True)
-    copies = tuple((n, bool(s), c) for n, s, c in zip(*kinds.tolist(), counts.tolist(), strict=True))
-    return MoveRegion(tuple(lines), copies, tuple(begins))
+    return MoveRegion(tuple(lines), count_runs(runs), tuple(begins))
 
 
 def _is_one_run(origins: RegionOrigins) -> bool:
@@ -125,8 +122,7 @@ def _copy_runs(walk: WorkWalk, work: NodeWork, origins: RegionOrigins, core: int
     """Adds the copies that put the elements of a region in order."""
     chip = walk.chip(work.name)
     for length, strided, count in origins.runs:
-        run_ns = vector_ns(chip, length, 1) if strided else copy_ns(chip, length)
-        work.compute_ns[core] += times * count * (run_ns + ISSUE_NS)
+        work.compute_ns[core] += times * count * run_ns(length, strided, chip)
 
 
 def _sources(walk: WorkWalk, node: Node) -> Ints:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from raptor.mapping.modes.line_streaming import Range
+from raptor.mapping.packed_runs import RunCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class MoveRegion(NamedTuple):
     """Facts about a region for all decisions with the same channel ranges: see `RegionOrigins`; begins: of operands."""
 
     lines: tuple[LineRegion, ...]
-    runs: tuple[tuple[int, bool, int], ...]
+    runs: RunCounts
     begins: tuple[OperandBegin, ...]
 
 
@@ -42,9 +43,9 @@ class MoveRegion(NamedTuple):
 class RegionOrigins:
     """Origins of the elements of a region of a moved tensor. `core`: that of the first one; 0 for global memory.
 
-    runs: (length, True if strided, number) of the copies that put the elements in order; none if they are a whole tile.
+    runs: copies that put the elements in order; none if the elements are a whole tile.
     """
 
     lines: tuple[LineRegion, ...]
     core: int
-    runs: tuple[tuple[int, bool, int], ...]
+    runs: RunCounts

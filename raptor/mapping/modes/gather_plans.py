@@ -56,7 +56,7 @@ class GatherTimes(NamedTuple):
 
 
 KnownTimes = dict[tuple[Graph, Node, Range], GatherTimes]
-"""Times of some columns of a move of a graph. The largest chip of a search asks for most of them, others for some."""
+"""Memo of times by graph, move, and range of columns. A search asks for the same ones with each number of cores."""
 
 
 def gather_plans(
@@ -78,13 +78,13 @@ def gather_plans(
     message = message_ns(arch, -(-image.width * image.channels // readers)) + MESSAGE_OVERHEAD_NS
 
     @cache
-    def move(node: Node) -> "_Lookup | _GatheredMove":
+    def gathered_move(node: Node) -> "_Lookup | _GatheredMove":
         return _Lookup(image) if isinstance(node.operator, Take) else _GatheredMove.from_node(node, graph)
 
     def times_ns(node: Node, own: Range) -> GatherTimes:
         key = graph, node, own
         if key not in known:
-            known[key] = move(node).times_ns(own, arch)
+            known[key] = gathered_move(node).times_ns(own, arch)
         return known[key]
 
     for cols in split_evenly(image.width, arch.usable_cores):

@@ -184,7 +184,7 @@ def count_copies(work: "SampleWork", order: "Ints", stage: "Ints") -> "Ints":
     """Returns how many older versions of its results each step needs, for readers that are behind it."""
     place, copies = np.empty(len(order), np.int64), np.zeros(len(order), np.int64)
     place[order] = np.arange(len(order))
-    maker = work.makers
+    maker = work.used_steps
     late = stage[work.users] - stage[maker] - (place[work.users] < place[maker])
     np.maximum.at(copies, maker, late)
     return copies
@@ -266,7 +266,7 @@ def _settle_stages(
 
 def within_stages(work: "SampleWork", stage: "Ints") -> "SampleWork":
     """Returns the work without dependences between steps of different stages."""
-    count, earlier = len(stage), work.makers
+    count, earlier = len(stage), work.used_steps
     kept = stage[earlier] == stage[work.users]
     earlier, later = earlier[kept], np.ascontiguousarray(work.users[kept])
     return work._replace(

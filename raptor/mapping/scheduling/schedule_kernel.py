@@ -40,8 +40,8 @@ class SampleWork(NamedTuple):
     users: Ints
 
     @property
-    def makers(self) -> Ints:
-        """The step for which each entry of `users` waits."""
+    def used_steps(self) -> Ints:
+        """For each entry of `users`, the number of the step that it waits for."""
         return np.repeat(np.arange(len(self.core)), np.diff(self.first_user))
 
     @property

@@ -16,46 +16,46 @@ GROUPED, APART, SPREAD = 2, 3, 4
 MOST_SPREAD_GROUPS = 4
 """Largest number of groups for which `spread` is tried; with more groups, the other choices have better intervals."""
 
-
 MOST_FAILURES = 2
-"""Number of divisions in a row without an improvement after which chains get no fewer cores."""
+"""Number of divisions in a row, each no better than the best one, after which the search for a division ends."""
 
 
 def choose_division(
     stages: TokenStages, division: CoreDivision, arch: Target, knobs: TuningKnobs
 ) -> tuple[CoreDivision, TokenCores] | None:
-    """Returns the division for what is beside chains and attentions, and the cores of these; None if none fits.
+    """Divides the cores between a transformer and all layers and inputs beside it; None if the chip is too small.
 
-    division: with the fewest cores. Its slowest unit gets more and more of them; the best number is searched. The time
-    of the slowest unit counts in latency and interval.
+    division: of the layers and inputs, with the fewest cores. Their slowest unit gets more cores step by step, and the
+    number of steps with the least interval * latency^`knobs.latency` is searched. The time of the slowest unit counts
+    in both. Returns the division, and the cores of the transformer.
     """
-    divisions = [*_growing(division, arch.usable_cores)]
+    divisions = [*_grow_slowest(division, arch.usable_cores)]
     if not divisions:
         return None
 
     @cache
-    def choice(number: int) -> TokenCores | None:
+    def token_cores_beside(number: int) -> TokenCores | None:
         options = divisions[number].chosen_options
         layer_ns = {key: option.core_ns for option in options for key in option.plans}
         return choose_token_cores(stages, arch, arch.usable_cores - divisions[number].cores, knobs, layer_ns)
 
-    def cost(number: int) -> float:
-        slowest_ns, found = divisions[number].slowest_ns, choice(number)
+    def division_cost(number: int) -> float:
+        slowest_ns, found = divisions[number].slowest_ns, token_cores_beside(number)
         if found is None:
             return math.inf
         return max(found.interval_ns, slowest_ns) * (found.latency_ns + slowest_ns) ** knobs.latency
 
     def is_slower(number: int) -> bool:
-        found = choice(number)
+        found = token_cores_beside(number)
         return found is None or divisions[number].slowest_ns < found.interval_ns
 
-    best = find_least(len(divisions), cost, is_slower)
-    found = choice(best)
+    best = find_least(len(divisions), division_cost, is_slower)
+    found = token_cores_beside(best)
     return None if found is None else (divisions[best], found)
 
 
-def _growing(division: CoreDivision, cores: int) -> Iterator[CoreDivision]:
-    """Yields divisions of fewer than `cores` cores: `division`, then with more and more cores of the slowest unit."""
+def _grow_slowest(division: CoreDivision, cores: int) -> Iterator[CoreDivision]:
+    """Yields `division`, then divisions in which the slowest unit gets more cores each time, below `cores` in all."""
     found: CoreDivision | None = division
     while found is not None and found.cores < cores:
         yield found

@@ -115,7 +115,7 @@ def _move_blocks(partition: Partition, times: AlapSchedule, limit_ns: float, arc
 
 
 def moving_blocks(partition: Partition, times: AlapSchedule, limit_ns: float) -> Iterator[Ints]:
-    """Yields the blocks of computes that leave their cores: those that can, but the first one if all of a core can.
+    """Yields the blocks of computes that leave their cores: all movable ones, but one stays if a whole core could move.
 
     Transfers are no work here: relays can take over the transfers of values that wait.
     """
@@ -129,9 +129,10 @@ def moving_blocks(partition: Partition, times: AlapSchedule, limit_ns: float) ->
 
 
 def cut_blocks(at_ns: Floats, end_ns: Floats, limit_ns: float) -> Iterator[tuple[int, int]]:
-    """Yields the ranges of blocks of computes, which are in the order of their starts: each takes at most `limit_ns`.
+    """Cuts the computes of a core into blocks of time, and yields the range (first, stop) of computes of each.
 
-    A block ends at the last of the long waits within the limit. A compute that takes longer is a block.
+    at_ns, end_ns: start and end of each compute, in the order of starts. A block takes at most `limit_ns`, and ends at
+    the last of the long waits within this time. A compute that takes longer is a block.
     """
     until_ns = np.maximum.accumulate(end_ns)
     waits_ns = np.append(at_ns[1:] - until_ns[:-1], np.inf)

@@ -124,7 +124,7 @@ def start_where_operands_are(work: "SampleWork", order: Ints, at_ns: Floats) -> 
     """
     from raptor.spatial.scheduling.alap_kernel import start_beside_operands
 
-    count, maker, start_ns = len(work.core), work.makers, at_ns.copy()
+    count, maker, start_ns = len(work.core), work.used_steps, at_ns.copy()
     moves = work.peer[maker] >= 0
     taken = GroupedLists.group_by(work.users[moves], maker[moves], count)
     own_ns, ready_ns = np.full(count, -1.0), np.zeros(count)

@@ -38,9 +38,9 @@ Range = tuple[int, int]
 
 
 def verify_lines(graph: SpatialGraph, relayed: CopySources) -> None:
-    """Checks all layers with line unfolding. Raises `VerifyError` with the ONNX node and the wrong additions.
+    """Checks that the layers with line unfolding add all their products, each once, and nothing else.
 
-    relayed: all copies of the graph.
+    relayed: all copies of the graph. Raises `VerifyError` with the ONNX node and the products that are wrong.
     """
     layers: dict[str, list[Compute]] = {}
     flow = graph.dataflow
